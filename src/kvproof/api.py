@@ -1,0 +1,94 @@
+"""The public verbs: each is one call into the room that knows the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from kvproof.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvproof.engine.base import Budget, Cache, Capacity, Deployment
+    from kvproof.model.types import Model
+    from kvproof.plan import Plan
+
+
+def load_model(source: str | PathLike[str] | Mapping[str, Any], *, offline: bool = False) -> Model:
+    """The model that `source` describes.
+
+    `source`: a catalogue name, a path (folder, config.json, .gguf), a hub id, or a parsed
+    config.json (GGUF metadata when it has "general.architecture"). Raises ModelError for a
+    config that can't be read or lacks a needed fact, HubError when the hub gives none.
+    """
+    from kvproof.model.load import load
+
+    return load(source, offline=offline)
+
+
+def cache(  # noqa: PLR0913 - the contract's own signature
+    model: Model,
+    tokens: int | None = None,
+    *,
+    engine: str = "transformers",
+    dtype: str | None = None,
+    k_dtype: str | None = None,
+    v_dtype: str | None = None,
+    batch: int = 1,
+    lengths: Sequence[int] | None = None,
+    static_length: int | None = None,
+    encoder_tokens: int | None = None,
+    decode_steps: int = 0,
+) -> Cache:
+    """Bytes that sequences hold in `engine`'s cache, in all, per slot and per layer.
+
+    `batch` sequences of `tokens`, or one for each of `lengths`. `dtype` None is the config's
+    own type, else bf16; `k_dtype` and `v_dtype` override it apart. `decode_steps` of the tokens'
+    successors have been decoded one by one after the prefill of `tokens`.
+    """
+    from kvproof.engine.base import CacheRequest, engine_module, parse_engine
+
+    ref = parse_engine(engine)
+    request = CacheRequest(
+        lengths=_lengths(tokens, batch, lengths),
+        dtype=dtype,
+        k_dtype=k_dtype,
+        v_dtype=v_dtype,
+        static_length=static_length,
+        encoder_tokens=encoder_tokens,
+        decode_steps=decode_steps,
+    )
+    answer: Cache = engine_module(ref.name).cache(model, request, ref.version)
+    return answer
+
+
+def budget(model: Model, deployment: Deployment) -> Budget:
+    """Memory of one GPU of the deployment, term by term, down to what is left for the cache."""
+    from kvproof.engine.base import engine_module
+
+    answer: Budget = engine_module(deployment.engine.name).budget(model, deployment)
+    return answer
+
+
+def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
+    """What `kv_bytes` of cache memory per GPU hold under the engine's allocator."""
+    from kvproof.engine.base import engine_module
+
+    answer: Capacity = engine_module(deployment.engine.name).capacity(model, deployment, kv_bytes)
+    return answer
+
+
+def plan(model: Model, deployment: Deployment, contexts: Sequence[int] = ()) -> Plan:
+    """Budget, capacity, sequences, step time and what limits, at each context length."""
+    from kvproof.plan import make_plan
+
+    return make_plan(model, deployment, tuple(contexts))
+
+
+def _lengths(tokens: int | None, batch: int, lengths: Sequence[int] | None) -> tuple[int, ...]:
+    if (tokens is None) == (lengths is None):
+        raise UsageError("give either tokens or lengths", hint="cache(model, tokens=4096)")
+    chosen = tuple(lengths) if lengths is not None else (tokens or 0,) * batch
+    if any(n < 0 for n in chosen) or batch < 0:
+        raise UsageError("a length is negative", hint="give lengths of zero or more tokens")
+    return chosen

@@ -1,0 +1,1 @@
+"""Engines: one module each; how slots become blocks, groups, buffers and pools."""

@@ -1,0 +1,229 @@
+"""What every engine answers, as types: deployments, caches, budgets and capacities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+
+import msgspec
+
+from kvproof.errors import UsageError, unknown_name
+from kvproof.terms import Term
+
+if TYPE_CHECKING:
+    from kvproof.hardware import Accelerator
+    from kvproof.model.types import Model
+
+_ENGINES = ("formula", "transformers", "vllm", "sglang", "tensorrt_llm", "llamacpp", "ollama")
+_ALIASES = {
+    "trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm", "llama.cpp": "llamacpp",
+    "llama-server": "llamacpp", "hf": "transformers",
+}  # fmt: skip
+_VERSION = re.compile(r"[bv]?\d+(\.\d+)*")
+
+
+class EngineRef(msgspec.Struct, frozen=True):
+    """An engine and the version whose rules apply; version None means the newest rules known."""
+
+    name: str
+    version: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+
+def parse_engine(text: str) -> EngineRef:
+    """The engine of `vllm`, `vllm@0.32`, `vllm@0.11.2+rhai1` or `llamacpp@b11549`."""
+    name, at, version = text.strip().partition("@")
+    key = _ALIASES.get(name.lower(), name.lower())
+    if key not in _ENGINES:
+        raise unknown_name("engine", name, list(_ENGINES), see=f"known: {', '.join(_ENGINES)}")
+    if at and not _VERSION.match(version):
+        raise UsageError(f"can't read the engine version {version[:40]!r}", hint="write vllm@0.32")
+    return EngineRef(key, version or None)
+
+
+class Deployment:
+    """An engine with its version and flags, on hardware; immutable.
+
+    `flags` are the engine's own, in snake_case. `gpu` names an accelerator, with a count in
+    front for several (`8xH100-80GB`); an engine may need none (`formula` with gpu_memory=).
+    Unknown engines, GPUs and flags raise UsageError.
+    """
+
+    __slots__ = ("accelerator", "engine", "flags", "gpu_count")
+    engine: EngineRef
+    accelerator: Accelerator | None
+    gpu_count: int | None
+    flags: Mapping[str, Any]
+
+    def __init__(self, engine: str = "vllm", gpu: str | None = None, **flags: Any) -> None:
+        ref = parse_engine(engine)
+        accelerator: Accelerator | None = None
+        count: int | None = None
+        if gpu is not None:
+            from kvproof.hardware import parse_gpus
+
+            written, accelerator = parse_gpus(gpu)
+            count = written if re.match(r"\s*\d+\s*[xX*]", gpu) else None
+        object.__setattr__(self, "engine", ref)
+        object.__setattr__(self, "accelerator", accelerator)
+        object.__setattr__(self, "gpu_count", count)
+        object.__setattr__(self, "flags", dict(flags))
+        engine_module(ref.name).check_flags(self)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Deployment does not change; use replace()")
+
+    def __repr__(self) -> str:
+        gpu = self.accelerator.name if self.accelerator else None
+        flags = "".join(f", {key}={value!r}" for key, value in self.flags.items())
+        return f"Deployment({str(self.engine)!r}, gpu={gpu!r}, gpu_count={self.gpu_count}{flags})"
+
+    def replace(self, **flags: Any) -> Deployment:
+        """The same deployment with some flags changed; a flag set to None is dropped."""
+        merged = {**self.flags, **flags}
+        kept = {key: value for key, value in merged.items() if value is not None}
+        return Deployment(str(self.engine), self.gpu, **kept)
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU as it can be given to Deployment again."""
+        if self.accelerator is None:
+            return None
+        return f"{self.gpu_count}x{self.accelerator.name}" if self.gpu_count else self.accelerator.name
+
+    @classmethod
+    def from_command(cls, command: str, gpu: str | None = None, **flags: Any) -> Deployment:
+        """The deployment that a pasted command line starts (`vllm serve org/name --...`)."""
+        from kvproof.engine.command import read_command
+
+        return read_command(command, gpu=gpu, **flags).deployment
+
+
+class CacheRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What `kvproof.cache` is asked: lengths, element types, and the variant of the cache."""
+
+    lengths: tuple[int, ...]
+    dtype: str | None = None
+    k_dtype: str | None = None
+    v_dtype: str | None = None
+    static_length: int | None = None
+    encoder_tokens: int | None = None
+    decode_steps: int = 0
+
+
+class Cache(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes a cache holds: in all, per slot (model.slots order) and per decoder layer.
+
+    `bytes` are logical (a tensor that two names share counts once); `allocated_bytes` what
+    stays allocated: views of longer tensors, a static length, padding.
+    """
+
+    bytes: int
+    allocated_bytes: int
+    slots: tuple[int, ...]
+    layers: tuple[int, ...]
+    terms: tuple[Term, ...] = ()
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one GPU, term by term, down to what is left for the cache.
+
+    The terms add up to the GPU's memory; `kv_bytes` is the last of them. `interval` bounds
+    `kv_bytes` where the others are estimates.
+    """
+
+    kv_bytes: int
+    interval: tuple[int, int]
+    terms: tuple[Term, ...]
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers whose blocks are handed out together: `blocks_per_sequence` at max_model_len."""
+
+    kind: str
+    layers: int
+    block_size: int
+    page_bytes: int
+    blocks_per_sequence: int
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What the given cache bytes hold under the engine's allocator, as the engine prints it.
+
+    `tokens` and `max_concurrency` are the engine's own figures for requests of max_model_len
+    (concurrency unrounded). `error` holds the engine's figures when such a request does not fit.
+    """
+
+    num_blocks: int
+    block_size: int
+    bytes_per_block: int
+    groups: tuple[Group, ...]
+    blocks_per_sequence: int
+    tokens: int
+    max_concurrency: float
+    max_model_len: int
+    fits: bool
+    error: str | None = None
+    terms: tuple[Term, ...] = ()
+    usable_blocks: int
+    max_num_seqs: int | None = None
+    blocks_held: Callable[[int], int]
+
+    @overload
+    def sequences(self, context: int) -> int: ...
+    @overload
+    def sequences(self, context: Sequence[int]) -> int: ...
+    def sequences(self, context: int | Sequence[int]) -> int:
+        """How many sequences that have reached `context` tokens really run at once.
+
+        With a list of lengths: how many of these, in their order, fit together. Counts usable
+        blocks (reserved ones taken off), the blocks that such a sequence holds by the engine's
+        rules (`blocks_held`), and max_num_seqs.
+        """
+        if not isinstance(context, int):
+            return self._together(context)
+        blocks = self.blocks_held(context)
+        count = self.usable_blocks // blocks if blocks else self.max_num_seqs or 0
+        return count if self.max_num_seqs is None else min(count, self.max_num_seqs)
+
+    def _together(self, lengths: Sequence[int]) -> int:
+        free = self.usable_blocks
+        limit = len(lengths) if self.max_num_seqs is None else self.max_num_seqs
+        for count, length in enumerate(lengths[:limit]):
+            free -= self.blocks_held(length)
+            if free < 0:
+                return count
+        return min(limit, len(lengths))
+
+
+class Engine(Protocol):
+    """What an engine module offers; those it can't answer raise UsageError."""
+
+    def check_flags(self, deployment: Deployment) -> None:
+        """Raise UsageError for a flag that the engine does not have or a bad value."""
+
+    def cache(self, model: Model, request: CacheRequest, version: str | None) -> Cache:
+        """Bytes of sequences, without a deployment."""
+
+    def budget(self, model: Model, deployment: Deployment) -> Budget:
+        """Memory of one GPU, term by term."""
+
+    def capacity(self, model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
+        """What `kv_bytes` per GPU hold."""
+
+
+def engine_module(name: Literal["formula"] | str) -> Any:
+    """The module that holds an engine's rules, imported when first asked for."""
+    from importlib import import_module
+
+    try:
+        module: ModuleType = import_module(f"kvproof.engine.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"kvproof.engine.{name}":
+            raise
+        raise UsageError(f"engine {name!r} has no rules in this version", hint="see kvproof --help") from None
+    return module

@@ -1,0 +1,52 @@
+"""Every error kvproof raises on purpose, and the exit status each one means.
+
+KvproofError            one clear line: what is wrong, where, what to do
+├── UsageError          wrong use: an unknown name, flag, unit or combination (status 2)
+├── ModelError          a model's description can't be read or lacks a fact (status 2)
+├── InputError          another input file (log, trace, manifest) is not what it should be (status 2)
+└── HubError            the hub or the network did not give what was asked for (status 3)
+"""
+
+from __future__ import annotations
+
+
+class KvproofError(Exception):
+    """One line that says what is wrong and where; `hint` says what to do about it."""
+
+    exit_status = 2
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class UsageError(KvproofError):
+    """A name, flag, unit or combination that kvproof does not know."""
+
+
+class ModelError(KvproofError):
+    """A model's description is unreadable, hostile, or lacks a fact that is needed."""
+
+
+class InputError(KvproofError):
+    """A log, trace, manifest or other input file is not what it should be."""
+
+
+class HubError(KvproofError):
+    """The hub or the network did not give what was asked for."""
+
+    exit_status = 3
+
+
+def unknown_name(kind: str, name: str, known: list[str], *, see: str) -> UsageError:
+    """A `UsageError` for an unknown `kind` of name that offers the nearest known ones."""
+    import difflib
+
+    lowered = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)
+    offer = f"did you mean {', '.join(lowered[n] for n in near)}? " if near else ""
+    return UsageError(f"unknown {kind} {name[:80]!r}", hint=f"{offer}{see}")

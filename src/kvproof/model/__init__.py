@@ -1,0 +1,1 @@
+"""Models: readers, resolved configs, tensors, the catalogue."""

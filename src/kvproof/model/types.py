@@ -1,0 +1,103 @@
+"""Model: what a config describes, after reading: its slots, its tensors, its names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from kvproof.cache import Slot
+from kvproof.model.tensors import TensorGroup
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model's description came from; `revision` is the hub commit that was read."""
+
+    origin: Literal["catalog", "hub", "path", "dict", "gguf"]
+    location: str
+    revision: str | None = None
+    note: str | None = None
+
+
+class Quantization(msgspec.Struct, frozen=True, kw_only=True):
+    """How a checkpoint's weights are stored, as its own config declares.
+
+    `bits` are those of a quantized weight element; `group_size` elements share one scale
+    (0: per tensor, -1: per output channel); `scale_bits` and `zero_bits` are per group.
+    `ignore` holds module-name patterns that stay in the model's type (`re:` marks a regex).
+    `kv_dtype` is the cache type that the checkpoint asks engines for, if any.
+    """
+
+    method: str
+    bits: float
+    group_size: int = -1
+    block: tuple[int, int] | None = None
+    scale_bits: int = 0
+    zero_bits: int = 0
+    ignore: tuple[str, ...] = ()
+    kv_dtype: str | None = None
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is computed about a model starts here.
+
+    Sizes are those of the text decoder: `layers` decoder layers of `hidden_size`, with
+    `attention_heads` query heads. `context` is the length the model was trained for (None when
+    the config does not say). `dtype` is the type of the unquantized weights. `config` is the
+    resolved config of the whole model, `text_config` that of its decoder.
+    """
+
+    name: str
+    model_type: str
+    architecture: str
+    layers: int
+    hidden_size: int
+    attention_heads: int
+    vocab_size: int
+    context: int | None
+    dtype: str
+    slots: tuple[Slot, ...]
+    tensors: tuple[TensorGroup, ...]
+    experts: int = 0
+    experts_per_token: int = 0
+    quantization: Quantization | None = None
+    stored_weight_bytes: int | None = None
+    source: Source
+    config: Mapping[str, Any] = {}
+    text_config: Mapping[str, Any] = {}
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> int:
+        """All parameters; tied tensors count once."""
+        return sum(group.elements for group in self.tensors)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes through: of the experts, only the chosen ones."""
+        return sum(self._active(group) for group in self.tensors)
+
+    @property
+    def streamed_parameters(self) -> int:
+        """Parameters that a decode step reads when every expert is hit.
+
+        A looked-up embedding table is not read, nor are encoders of images or audio.
+        """
+        return sum(group.elements for group in self.tensors if self.is_streamed(group))
+
+    @property
+    def tied(self) -> bool:
+        """True when the embedding table is also the output head."""
+        return not any(group.role == "head" for group in self.tensors)
+
+    def is_streamed(self, group: TensorGroup) -> bool:
+        """Whether a decode step reads the tensors of `group` in full."""
+        if group.role == "embedding":
+            return self.tied and "embed_positions" not in group.name
+        return group.role not in ("vision", "audio", "projector", "position")
+
+    def _active(self, group: TensorGroup) -> int:
+        if group.role != "expert" or not self.experts:
+            return group.elements
+        return group.elements * self.experts_per_token // self.experts
