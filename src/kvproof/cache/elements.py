@@ -40,6 +40,7 @@ _ROWS = (
     ElementType("int64", 1, 8, "two's complement"),
     ElementType("int32", 1, 4, "two's complement"),
     ElementType("int8", 1, 1, "two's complement"),
+    ElementType("int6", 4, 3, "four elements packed in three bytes, no scales (DeepSeek-V2's own)"),
     ElementType("int4", 2, 1, "two elements packed in a byte, no scales"),
     ElementType("fp4", 2, 1, "OCP E2M1, two elements packed in a byte, no scales"),
     ElementType("mxfp8", 32, 33, "OCP MX: 32 elements and one E8M0 scale"),

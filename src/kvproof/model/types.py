@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from kvproof.cache import Slot
+from kvproof.model.quantization import Quantization
 from kvproof.model.tensors import TensorGroup
 
 
@@ -18,25 +19,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     location: str
     revision: str | None = None
     note: str | None = None
-
-
-class Quantization(msgspec.Struct, frozen=True, kw_only=True):
-    """How a checkpoint's weights are stored, as its own config declares.
-
-    `bits` are those of a quantized weight element; `group_size` elements share one scale
-    (0: per tensor, -1: per output channel); `scale_bits` and `zero_bits` are per group.
-    `ignore` holds module-name patterns that stay in the model's type (`re:` marks a regex).
-    `kv_dtype` is the cache type that the checkpoint asks engines for, if any.
-    """
-
-    method: str
-    bits: float
-    group_size: int = -1
-    block: tuple[int, int] | None = None
-    scale_bits: int = 0
-    zero_bits: int = 0
-    ignore: tuple[str, ...] = ()
-    kv_dtype: str | None = None
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,134 @@
+"""Build src/kvproof/model/data/catalog.json from a folder of published config.json files.
+
+    python scripts/build_catalog.py ../shared/data/configs
+
+Keeps the facts that geometry, parameters and quantization need; drops the rest. Hand-written
+entries (papers' shapes, other names of the same model) come from scripts/catalog_extra.json.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "src/kvproof/model/data/catalog.json"
+DATE = "2026-11-29"
+
+DROPPED = re.compile(
+    r"(_token_id|_token_ids|_token_index|dropout|initializer|_std$|^rope_|^_name|^auto_map|^id2label"
+    r"|^label2id|transformers_version|^bos_|^eos_|^pad_|task_specific|_loss|aux_|^use_cache"
+    r"|^output_|^return_|^temperature|^top_[pk]$|^do_sample|^pretraining_tp|attn_implementation"
+    r"|^chunk_size_feed|^problem_type|^finetuning|generation|^_attn|^z_loss"
+    r"|^norm_topk|routed_scaling|softcapping|^mscale|_eps$|epsilon"
+    r"|^original_max|^forced|^is_decoder|^tf_|^torchscript|^prefix$|^suppress|^tokenizer_class"
+    r"|^begin_|^bad_words|^length_penalty|^num_beam|^min_length|^max_length|^early_stop|^ep_size"
+    r"|^pruned|^repetition|^no_repeat|^exponential|^remove_invalid|^typical|^sep_token|^decoder_start"
+    r"|^diversity|^encoder_no|^cross_attention_hidden|^attention_dropout|time_step|^mamba_dt"
+    r"|multiplier|^router_(jitter|z)|^scoring_func|^topk_method|^n_group$|^topk_group$|beta_)"
+)
+KEPT = {"pad_token_id_none"}
+
+
+def slim(value: object) -> object:
+    """The config without what nothing here reads."""
+    if isinstance(value, dict):
+        return {k: slim(v) for k, v in value.items() if k in KEPT or not DROPPED.search(k)}
+    return value
+
+
+def collapse(names: list[str], layers: int) -> list[str]:
+    """Name lists with one wildcard row for what every layer repeats."""
+    groups: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        groups[re.sub(r"\.\d+(?=[.*]|$)", ".#", name)].add(name)
+    out: list[str] = []
+    for pattern, members in groups.items():
+        many = "#" in pattern and len(members) >= max(layers - 4, 8)
+        out += [pattern.replace("#", "*")] if many else sorted(members)
+    return out
+
+
+def slim_quantization(section: dict, layers: int) -> dict:
+    out = {k: v for k, v in section.items() if k not in ("producer", "sparsity_config")}
+    if "producer" in section:
+        out["producer"] = {"name": section["producer"].get("name")}
+    for key in ("modules_to_not_convert", "ignore", "exclude_modules"):
+        if isinstance(out.get(key), list):
+            out[key] = collapse(out[key], layers)
+    if isinstance(out.get("quantized_layers"), dict):
+        out["quantized_layers"] = collapse_layers(out["quantized_layers"])
+    for group in (out.get("config_groups") or {}).values():
+        group.pop("input_activations", None)
+        group.pop("output_activations", None)
+        if isinstance(group.get("targets"), list):
+            group["targets"] = collapse(group["targets"], layers)
+    return out
+
+
+def collapse_layers(rows: dict[str, dict]) -> dict[str, dict]:
+    """Schemes of named layers; expert numbers, then layer numbers, become wildcards where all agree."""
+    kinds = {name: str(row.get("quant_algo")) for name, row in rows.items()}
+    for pattern in (r"(?<=experts)\.\d+(?=\.)", r"(?<=layers)\.\d+(?=\.|$)"):
+        groups: dict[str, dict[str, str]] = defaultdict(dict)
+        for name, kind in kinds.items():
+            groups[re.sub(pattern, ".*", name)][name] = kind
+        kinds = {}
+        for short, members in groups.items():
+            agree = len(set(members.values())) == 1
+            kinds |= {short: next(iter(members.values()))} if agree else members
+    return {name: {"quant_algo": kind} for name, kind in kinds.items()}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    extra = json.loads((ROOT / "scripts/catalog_extra.json").read_text())
+    manifest = {
+        row["model"]: row
+        for row in map(json.loads, (folder / "MANIFEST.jsonl").open())
+        if not row["file"].startswith("quant/")
+    }
+    entries: dict[str, dict] = {}
+    for name, row in sorted(manifest.items()):
+        if name in extra["left_out"]:
+            continue
+        config = json.loads((folder / row["file"]).read_text())
+        layers = config.get("num_hidden_layers") or config.get("text_config", {}).get(
+            "num_hidden_layers", 0
+        )
+        inner = config.get("text_config") or {}
+        section = config.pop("quantization_config", None) or inner.pop("quantization_config", None)
+        for part in (config, inner):
+            part.pop("quantization_config", None)
+        slimmed = slim(config)
+        if section:
+            slimmed["quantization_config"] = slim_quantization(section, layers)
+        side = folder / "quant" / f"{Path(row['file']).stem}_hf_quant_config.json"
+        if side.exists() and "quantization_config" not in slimmed:
+            section = json.loads(side.read_text())["quantization"]
+            slimmed["quantization_config"] = {
+                "quant_method": "modelopt",
+                **slim_quantization(section, layers),
+            }
+        entries[name] = {
+            "config": {**slimmed, **extra["repairs"].get(name, {})},
+            "source": extra["sources"].get(name, row["source"]),
+            "complete": row["complete"],
+            **({"note": row["notes"]} if row["notes"] else {}),
+        }
+    for name, row in extra["models"].items():
+        entries[name] = {"complete": True, **row}
+    document = {
+        "date": DATE,
+        "models": dict(sorted(entries.items())),
+        "aliases": extra["aliases"],
+    }
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(document, separators=(",", ":"), sort_keys=False) + "\n")
+    print(f"{len(entries)} models, {OUT.stat().st_size:,} bytes")
+
+
+main()

@@ -1,0 +1,188 @@
+"""The bundled catalogue: published models by name, with no network.
+
+Data: data/catalog.json, built by scripts/build_catalog.py; each entry keeps its source. A name
+of a fine-tuned or quantized repository resolves to its base's geometry by dropping known
+suffixes, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from kvproof.errors import unknown_name
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One published model: its config's facts (raw JSON), where they come from, and caveats."""
+
+    config: msgspec.Raw
+    source: str
+    complete: bool
+    note: str = ""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A resolved name: the entry, its own name, and what was assumed to get there."""
+
+    name: str
+    entry: Entry
+    assumption: str | None = None
+    quantization: Mapping[str, Any] | None = None
+
+    def config(self) -> dict[str, Any]:
+        """The parsed config, with the quantization that the asked-for name implies."""
+        parsed: dict[str, Any] = msgspec.json.decode(self.entry.config)
+        if self.quantization is not None:
+            parsed = {**parsed, "quantization_config": dict(self.quantization)}
+        return parsed
+
+
+class _Catalog(msgspec.Struct, frozen=True):
+    date: str
+    models: dict[str, Entry]
+    aliases: dict[str, str]
+
+
+@cache
+def _catalog() -> _Catalog:
+    raw = files("kvproof.model").joinpath("data/catalog.json").read_bytes()
+    return msgspec.json.decode(raw, type=_Catalog)
+
+
+def catalog_date() -> str:
+    """The day the catalogue was gathered."""
+    return _catalog().date
+
+
+def entries() -> Mapping[str, Entry]:
+    """All entries by name."""
+    return _catalog().models
+
+
+_INT4 = {"bits": 4, "group_size": 128}
+_CHANNEL_FP8 = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+        }
+    },
+    "ignore": ["lm_head"],
+}
+_INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "int", "strategy": "channel"},
+        }
+    },
+    "ignore": ["lm_head"],
+}
+_W4A16 = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128},
+        }
+    },
+    "ignore": ["lm_head"],
+}
+_NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
+
+# What publishers append to a base model's name, and the scheme that it stands for (None: a
+# fine-tune or a packaging of the same geometry). Longest first; applied until none fits.
+_SUFFIXES: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
+    (r"-fp8-dynamic", _CHANNEL_FP8),
+    (r"-fp8-block|-block-fp8", {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+    (r"-fp8", _CHANNEL_FP8),
+    (r"-quantized\.w8a8|-w8a8|-int8", _INT8),
+    (r"-quantized\.w4a16|-w4a16", _W4A16),
+    (r"-awq-int4|-int4-awq|-awq-4bit|-awq", {"quant_method": "awq", **_INT4}),
+    (r"-gptq-int8", {"quant_method": "gptq", "bits": 8, "group_size": 128}),
+    (r"-gptq-int4|-int4-gptq|-gptq-4bit|-gptq", {"quant_method": "gptq", **_INT4}),
+    (r"-nvfp4|-fp4", _NVFP4),
+    (r"-bnb-4bit|-4bit", {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    (r"-bnb-8bit", {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+    (r"-bf16|-fp16|-f16|-hf|-gguf", None),
+    (r"-instruct|-chat|-it|-base|-thinking|-reasoning|-sft|-dpo|-pt", None),
+    (r"-\d{4}|-v\d+(\.\d+)?", None),
+)
+
+
+def find(name: str) -> Found | None:
+    """The catalogue entry that `name` stands for, or None when nothing fits."""
+    catalog = _catalog()
+    target = catalog.aliases.get(name, name)
+    if target in catalog.models:
+        said = None if target == name else f"{name} is {target} in the catalogue"
+        return Found(name=target, entry=catalog.models[target], assumption=said)
+    short = _short_names()
+    wanted, scheme = name.rpartition("/")[2].lower(), None
+    while True:
+        if wanted in short:
+            return _found(name, short[wanted], scheme)
+        stripped, named = _strip(wanted)
+        if stripped == wanted:
+            return None
+        wanted, scheme = stripped, scheme or named
+
+
+def _found(asked: str, target: str, scheme: Mapping[str, Any] | None) -> Found:
+    said = f"{asked} is read with the geometry of {target}"
+    if scheme is not None:
+        said += f" and {scheme['quant_method']} weights, as its name says"
+    if asked.rpartition("/")[2].lower() == target.rpartition("/")[2].lower():
+        said = f"{asked} is {target} in the catalogue"
+    return Found(
+        name=target, entry=_catalog().models[target], assumption=said, quantization=scheme
+    )
+
+
+def _strip(name: str) -> tuple[str, Mapping[str, Any] | None]:
+    """`name` without its last known suffix, and the scheme that the suffix stands for."""
+    for pattern, scheme in _SUFFIXES:
+        match = re.search(rf"(?:{pattern})$", name)
+        if match and match.start() > 0:
+            return name[: match.start()], scheme
+    return name, None
+
+
+@cache
+def _short_names() -> dict[str, str]:
+    """Lower-case names without organisation, and their forms without suffixes, to full names.
+
+    An exact short name wins over a stripped one; bf16 entries win over quantized ones.
+    """
+    catalog = _catalog()
+    out: dict[str, str] = {}
+    for full in [*catalog.models, *catalog.aliases]:
+        out.setdefault(full.rpartition("/")[2].lower(), catalog.aliases.get(full, full))
+    for full in sorted(catalog.models, key=lambda n: (len(n), n)):
+        short, quantized = full.rpartition("/")[2].lower(), False
+        while True:
+            stripped, scheme = _strip(short)
+            if stripped == short:
+                break
+            short, quantized = stripped, quantized or scheme is not None
+            if not quantized:
+                out.setdefault(short, full)
+                out.setdefault(short.removeprefix("meta-"), full)
+    return out
+
+
+def no_such_model(name: str) -> Exception:
+    """The error for a name that the catalogue does not hold, with the near ones."""
+    known = [*entries(), *_catalog().aliases]
+    return unknown_name("model", name, known, see="kvproof models lists them")

@@ -1,0 +1,82 @@
+"""Bytes of a model's weights: per tensor group, per role, and what a decode step streams."""
+
+from __future__ import annotations
+
+from math import prod
+
+from kvproof.cache import element_type
+from kvproof.model.quantization import Quantization, Scheme
+from kvproof.model.tensors import TensorGroup
+from kvproof.model.types import Model
+from kvproof.terms import Term
+
+
+def stored_bytes(model: Model, group: TensorGroup) -> int:
+    """Bytes of the tensors of `group` in the model's checkpoint, scales included."""
+    plain = element_type("f32" if group.fp32 else model.dtype).bytes(prod(group.shape))
+    quantization = model.quantization
+    if quantization is None or not _quantizable(group):
+        return group.count * plain
+    return sum(
+        count * (plain if scheme is None else matrix_bytes(scheme, group.shape))
+        for scheme, count in _schemes(quantization, group)
+    )
+
+
+def matrix_bytes(scheme: Scheme, shape: tuple[int, ...]) -> int:
+    """Bytes of one quantized tensor; leading axes (experts) are so many matrices."""
+    rows, columns = shape[-2], shape[-1]
+    return prod(shape[:-2]) * scheme.bytes(rows, columns)
+
+
+def _quantizable(group: TensorGroup) -> bool:
+    return group.linear and len(group.shape) >= 2 and group.role not in ("embedding", "router")
+
+
+def _schemes(quantization: Quantization, group: TensorGroup) -> list[tuple[Scheme | None, int]]:
+    """How many tensors of `group` each scheme stores."""
+    if not group.layers or "{}" not in group.name:
+        return [(quantization.scheme(group.name), group.count)]
+    per_layer = group.count // len(group.layers)
+    counts: dict[Scheme | None, int] = {}
+    for layer in group.layers:
+        name = group.name.replace("{}", str(layer), 1).replace("{}", "0")
+        scheme = quantization.scheme(name)
+        counts[scheme] = counts.get(scheme, 0) + per_layer
+    return list(counts.items())
+
+
+def weight_bytes(model: Model) -> int:
+    """Bytes of all weights: exact from the checkpoint's headers when known, else computed."""
+    if model.stored_weight_bytes is not None:
+        return model.stored_weight_bytes
+    return sum(stored_bytes(model, group) for group in model.tensors)
+
+
+def streamed_weight_bytes(model: Model) -> int:
+    """Bytes that a decode step reads when every expert is hit (looked-up tables left out)."""
+    return sum(stored_bytes(model, g) for g in model.tensors if model.is_streamed(g))
+
+
+def expert_bytes(model: Model) -> int:
+    """Bytes of the routed experts' weights."""
+    return sum(stored_bytes(model, g) for g in model.tensors if g.role == "expert")
+
+
+def weight_terms(model: Model) -> tuple[Term, ...]:
+    """One term per role of tensor; they add up to the computed weight bytes."""
+    by_role: dict[str, tuple[int, int]] = {}
+    for group in model.tensors:
+        size, count = by_role.get(group.role, (0, 0))
+        by_role[group.role] = (size + stored_bytes(model, group), count + group.elements)
+    method = model.quantization.method if model.quantization else model.dtype
+    return tuple(
+        Term(
+            name=f"weights: {role.replace('_', ' ')}",
+            value=size,
+            unit="B",
+            formula=f"{count:,} parameters stored as {method}: {size:,} B",
+            source="tensor shapes of the architecture; quantization_config",
+        )
+        for role, (size, count) in sorted(by_role.items(), key=lambda item: -item[1][0])
+    )
