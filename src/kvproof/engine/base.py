@@ -67,7 +67,7 @@ class Deployment:
             from kvproof.hardware import parse_gpus
 
             written, accelerator = parse_gpus(gpu)
-            count = written if re.match(r"\s*\d+\s*[xX*]", gpu) else None
+            count = written if written > 1 or re.match(r"\s*1\s*[xX*]", gpu) else None
         object.__setattr__(self, "engine", ref)
         object.__setattr__(self, "accelerator", accelerator)
         object.__setattr__(self, "gpu_count", count)
@@ -93,7 +93,9 @@ class Deployment:
         """The GPU as it can be given to Deployment again."""
         if self.accelerator is None:
             return None
-        return f"{self.gpu_count}x{self.accelerator.name}" if self.gpu_count else self.accelerator.name
+        return (
+            f"{self.gpu_count}x{self.accelerator.name}" if self.gpu_count else self.accelerator.name
+        )
 
     @classmethod
     def from_command(cls, command: str, gpu: str | None = None, **flags: Any) -> Deployment:
@@ -225,5 +227,7 @@ def engine_module(name: Literal["formula"] | str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != f"kvproof.engine.{name}":
             raise
-        raise UsageError(f"engine {name!r} has no rules in this version", hint="see kvproof --help") from None
+        raise UsageError(
+            f"engine {name!r} has no rules in this version", hint="see kvproof --help"
+        ) from None
     return module

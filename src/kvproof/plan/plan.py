@@ -1,0 +1,202 @@
+"""Plan: what a deployment of a model holds and how fast it decodes, at each context length."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from kvproof.cache import Types, element_type
+from kvproof.engine import formula
+from kvproof.engine.base import Budget, Capacity, Deployment, engine_module
+from kvproof.errors import UsageError
+from kvproof.model.types import Model
+from kvproof.model.weights import weight_bytes
+from kvproof.timing.measured import efficiency
+from kvproof.timing.step import Efficiency, Machine, StepTime, crossover_tokens, step_time
+
+DEFAULT_CONTEXTS = (4096, 8192, 32768, 131072)
+
+
+class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One context length: sequences per replica, the full step, and the step of one user alone.
+
+    `bytes_per_sequence` is logical, over all ranks. `limit` is what stops more users:
+    "capacity" (cache memory) or "max_num_seqs"; the step's own limit is bandwidth or compute.
+    """
+
+    context: int
+    bytes_per_sequence: int
+    sequences: int
+    total_sequences: int
+    limit: Literal["capacity", "max_num_seqs"]
+    step: StepTime | None
+    alone: StepTime | None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `kvproof.plan`; `replicas` copies of the model on `ranks` GPUs each.
+
+    `crossover_tokens`: cached tokens in a batch at which KV reads equal weight reads.
+    """
+
+    model: str
+    engine: str
+    gpu: str | None
+    ranks: int
+    replicas: int
+    budget: Budget
+    capacity: Capacity
+    bytes_per_token: int
+    rows: tuple[PlanRow, ...]
+    crossover_tokens: float | None
+    fits: bool
+    warnings: tuple[str, ...]
+
+
+def make_plan(model: Model, deployment: Deployment, contexts: tuple[int, ...] = ()) -> Plan:
+    """The plan at `contexts` (default 4k, 8k, 32k, 128k).
+
+    Raises UsageError for a GPU count that the ranks do not divide.
+    """
+    contexts = contexts or DEFAULT_CONTEXTS
+    ranks = ranks_of(deployment)
+    module = engine_module(deployment.engine.name)
+    budget: Budget = module.budget(model, deployment)
+    capacity: Capacity = module.capacity(model, deployment, max(budget.kv_bytes, 0))
+    types = types_of(model, deployment)
+    replicas = _replicas(deployment, ranks)
+    rows = tuple(_row(model, deployment, capacity, n, types, (ranks, replicas)) for n in contexts)
+    return Plan(
+        model=model.name,
+        engine=str(deployment.engine),
+        gpu=deployment.gpu,
+        ranks=ranks,
+        replicas=replicas,
+        budget=budget,
+        capacity=capacity,
+        bytes_per_token=sum(
+            slot.entry_bytes(types) for slot in model.slots if slot.kind != "cross"
+        ),
+        rows=rows,
+        crossover_tokens=crossover_tokens(model, types, _streamed(model, deployment)),
+        fits=budget.kv_bytes > 0 and any(row.sequences for row in rows),
+        warnings=_warnings(model, contexts, deployment, replicas),
+    )
+
+
+def ranks_of(deployment: Deployment) -> int:
+    """GPUs that hold one copy of the model."""
+    if deployment.engine.name == "formula":
+        return formula.ranks_of(deployment)
+    flags = deployment.flags
+    sizes = [flags.get(k) or 1 for k in ("tensor_parallel_size", "pipeline_parallel_size")]
+    alias = flags.get("tp_size") or flags.get("tp") or 1
+    return int(sizes[0]) * int(sizes[1]) * int(alias)
+
+
+def types_of(model: Model, deployment: Deployment) -> Types:
+    """Element types of the deployment's cache, by its engine's rules where it has its own."""
+    own = getattr(engine_module(deployment.engine.name), "types_for", None)
+    if own is not None:
+        types: Types = own(model, deployment)
+        return types
+    return formula.types_of(model, deployment.flags.get("kv_cache_dtype"))
+
+
+def _replicas(deployment: Deployment, ranks: int) -> int:
+    count = deployment.gpu_count or ranks
+    if count % ranks:
+        raise UsageError(
+            f"{count} GPUs are no multiple of the {ranks} that one replica takes",
+            hint="change the GPU count or the parallel sizes",
+        )
+    return count // ranks
+
+
+def _row(  # noqa: PLR0913 - one row joins everything
+    model: Model,
+    deployment: Deployment,
+    capacity: Capacity,
+    context: int,
+    types: Types,
+    copies: tuple[int, int],
+) -> PlanRow:
+    ranks, replicas = copies
+    count = capacity.sequences(context)
+    machine = machine_of(deployment, model, ranks)
+    step = alone = None
+    if machine is not None:
+        effort, streamed = efficiency_of(model, deployment, types), _streamed(model, deployment)
+        args: dict[str, Any] = {"streamed": streamed, "efficiency": effort}
+        step = step_time(model, machine, types, {context: count}, **args) if count else None
+        alone = step_time(model, machine, types, {context: 1}, **args)
+    limited = capacity.max_num_seqs is not None and count >= capacity.max_num_seqs
+    return PlanRow(
+        context=context,
+        bytes_per_sequence=sum(
+            slot.bytes(context, types) for slot in model.slots if slot.kind != "cross"
+        ),
+        sequences=count,
+        total_sequences=count * replicas,
+        limit="max_num_seqs" if limited else "capacity",
+        step=step,
+        alone=alone,
+    )
+
+
+def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | None:
+    """Bandwidth and peak of one rank, None when neither a GPU nor a bandwidth is named."""
+    gpu = deployment.accelerator
+    bandwidth, flops = (
+        (gpu.memory_bandwidth, gpu.flops(compute_type(model))) if gpu else (None, None)
+    )
+    if deployment.engine.name == "formula":
+        flags = formula.flags_of(deployment)
+        bandwidth, flops = flags.bandwidth or bandwidth, flags.flops or flops
+    if bandwidth is None:
+        return None
+    return Machine(bandwidth=bandwidth, flops=flops, ranks=ranks)
+
+
+def compute_type(model: Model) -> str:
+    """The type in which the model's matrices are multiplied."""
+    scheme = model.quantization.default if model.quantization else None
+    if scheme is None:
+        return "bf16" if model.dtype == "bf16" else "fp16"
+    return "fp8" if scheme.name.startswith(("fp8", "mxfp8")) else "bf16"
+
+
+def efficiency_of(model: Model, deployment: Deployment, types: Types) -> Efficiency:
+    """The formula's roofline is ideal; engines reach what was measured on the GPU."""
+    if deployment.engine.name == "formula" or deployment.accelerator is None:
+        return Efficiency()
+    bits = 8 * weight_bytes(model) / max(1, model.parameters)
+    return efficiency(deployment.accelerator.name, kv_bits=types.k.bits, weight_bits=bits)
+
+
+def _streamed(model: Model, deployment: Deployment) -> int | None:
+    return (
+        formula.flags_of(deployment).streamed_weight_bytes
+        if deployment.engine.name == "formula"
+        else None
+    )
+
+
+def _warnings(
+    model: Model, contexts: tuple[int, ...], deployment: Deployment, replicas: int
+) -> tuple[str, ...]:
+    out = list(model.notes)
+    over = [n for n in contexts if model.context is not None and n > model.context]
+    if over:
+        out.append(
+            f"{model.name} was trained for {model.context:,} tokens: "
+            f"{', '.join(f'{n:,}' for n in over)} is past that"
+        )
+    if replicas > 1 and not deployment.flags:
+        out.append(
+            f"{replicas} GPUs run {replicas} replicas of one GPU each; tensor_parallel_size joins them"
+        )
+    if element_type(model.dtype).name == "f32":
+        out.append("the config asks for 32-bit weights; engines usually cast them to 16 bits")
+    return tuple(out)

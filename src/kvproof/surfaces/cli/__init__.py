@@ -1,0 +1,125 @@
+"""The command line: one thin command per question, each in its own module, imported when run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from kvproof import __version__
+from kvproof.errors import KvproofError
+
+# name -> (module, one line of help): known without importing any of them.
+_COMMANDS = {
+    "plan": ("plan", "How many users fit, how fast, and why (the default command)."),
+    "cache": ("cache", "What a model caches: bytes per token, per sequence, per layer."),
+    "compare": ("compare", "Several models, deployments or attention designs side by side."),
+    "capacity": ("capacity", "What a given amount of cache memory holds under an engine."),
+    "check": ("check", "Read an engine's start-up log and say which assumption is off."),
+    "models": ("lists", "The bundled catalogue of models."),
+    "gpus": ("lists", "The table of GPUs and other accelerators."),
+    "lab": ("lab", "Run a real KV cache and measure what each mechanism costs."),
+}
+
+
+class _Commands(click.Group):
+    """Commands by name; a first word that is none of them is a model to plan."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        try:
+            module = import_module(f"kvproof.surfaces.cli.{_COMMANDS[cmd_name][0]}")
+        except ModuleNotFoundError as error:
+            if error.name and error.name.startswith("kvproof."):
+                return None
+            raise
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS:
+            return "plan", self.get_command(ctx, "plan"), args
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+    epilog="kvproof MODEL --gpu GPU is short for kvproof plan MODEL --gpu GPU.",
+)
+@click.version_option(__version__, "-V", "--version", message="kvproof %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """KV-cache arithmetic that equals the engine's own numbers.
+
+    \b
+    kvproof meta-llama/Llama-3.1-8B --gpu H100-80GB
+    kvproof cache path/to/config.json --contexts 4k..128k
+    kvproof compare MODEL MODEL --gpu H100-80GB,L40S
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point: runs a command and turns every outcome into an exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(_run(args))
+
+
+def _run(args: list[str]) -> int:
+    try:
+        status = cli.main(args, prog_name="kvproof", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        return _report(error.format_message(), None, 2, args)
+    except click.Abort:
+        return 130
+    except KvproofError as error:
+        return _report(error.message, error.hint, error.exit_status, args)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001 - the one place where a fault becomes a status
+        return _fault(error, args)
+    return status if isinstance(status, int) else 0
+
+
+def _report(message: str, hint: str | None, status: int, args: list[str]) -> int:
+    if "--json" in args:
+        from kvproof.surfaces.document import error_document
+
+        click.echo(error_document(message, hint, status), err=True)
+    else:
+        click.echo(f"kvproof: {message}" + (f"; {hint}" if hint else ""), err=True)
+    return status
+
+
+def _fault(error: Exception, args: list[str]) -> int:
+    """An unexpected exception: one line, where it happened, and no values of variables."""
+    if os.environ.get("KVPROOF_DEBUG"):
+        raise error
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = (
+        f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else "?"
+    )
+    text = f"a fault of kvproof: {type(error).__name__} at {place}"
+    return _report(text, "please report it; KVPROOF_DEBUG=1 shows the trace", 101, args)

@@ -1,0 +1,175 @@
+"""kvproof cache: what a model caches, and what that saves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kvproof.surfaces.cli.options import RATE, TOKEN_LIST, TOKENS, inputs_of, output_options, warn
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", metavar="MODEL")
+@click.option("--contexts", "--tokens", type=TOKEN_LIST, default="4k,8k,32k,128k", show_default=True,
+              help="Cached tokens per sequence: a list or a doubling range.")  # fmt: skip
+@click.option("--lengths", type=TOKEN_LIST, help="One batch of sequences of these lengths.")
+@click.option("--batch", type=int, default=1, show_default=True, help="Sequences of each length.")
+@click.option("--engine", default="formula", show_default=True,
+              help="formula or transformers[@version].")  # fmt: skip
+@click.option("--dtype", help="Element type of keys and values [the model's own].")
+@click.option("--k-dtype", help="Element type of keys.")
+@click.option("--v-dtype", help="Element type of values.")
+@click.option("--static-length", type=TOKENS, help="Reserve this many tokens for each sequence.")
+@click.option("--encoder-tokens", type=int, help="Tokens that the encoder or the image holds.")
+@click.option(
+    "--without-cache", is_flag=True, help="Compare a generation with and without a cache."
+)
+@click.option(
+    "--prompt", type=TOKENS, default=1000, show_default=True, help="With --without-cache."
+)
+@click.option("--output-tokens", "--output", "generated", type=TOKENS, default=500, show_default=True,
+              help="With --without-cache: generated tokens.")  # fmt: skip
+@click.option("--parameters", type=float, help="With --without-cache: parameters, e.g. 8.03e9.")
+@click.option("--flops", type=RATE, help="With --without-cache: peak, e.g. 989TFLOP/s.")
+@output_options
+@click.pass_context
+def cache(ctx: click.Context, source: str, **values: Any) -> int:
+    """What MODEL caches: by kind of layer, per token, per sequence.
+
+    With --without-cache: operations of a generation with the cache and without it.
+    """
+    from kvproof.api import load_model
+
+    model = load_model(source, offline=values["offline"])
+    if values["without_cache"]:
+        return _without(ctx, model)
+    return _cache(ctx, model)
+
+
+def _cache(ctx: click.Context, model: Any) -> int:
+    from kvproof.api import cache as ask
+    from kvproof.engine.formula import types_of
+
+    values = ctx.params
+    options = {
+        k: values[k]
+        for k in ("engine", "dtype", "k_dtype", "v_dtype", "static_length", "encoder_tokens")
+    }
+    types = types_of(model, values["dtype"], values["k_dtype"], values["v_dtype"])
+    if values["lengths"]:
+        rows = [(values["lengths"], ask(model, lengths=values["lengths"], **options))]
+    else:
+        rows = [((n,), ask(model, n, batch=values["batch"], **options)) for n in values["contexts"]]
+    if values["chart"]:
+        from kvproof.surfaces.charts import cache_chart, save
+
+        save(cache_chart(model, types), values["chart"])
+    per_token = sum(slot.entry_bytes(types) for slot in model.slots if slot.kind != "cross")
+    if values["as_json"]:
+        from kvproof.surfaces.document import document
+
+        result = {
+            "bytes_per_token": per_token,
+            "parameters": model.parameters,
+            "slots": model.slots,
+            "rows": [{"lengths": list(n), "cache": answer} for n, answer in rows],
+        }
+        click.echo(
+            document("cache", inputs=inputs_of(ctx, model), result=result, warnings=model.notes)
+        )
+        return 0
+    click.echo(_cache_text(model, types, rows, per_token, explain=values["explain"]))
+    warn(model.notes)
+    return 0
+
+
+def _cache_text(model: Any, types: Any, rows: Any, per_token: int, *, explain: bool) -> str:
+    from kvproof.surfaces import show
+    from kvproof.surfaces.text import table
+    from kvproof.units import show_bytes, show_context, show_gb
+
+    lines = [
+        [
+            " + ".join(show_context(n) for n in lengths[:6]) + (" ..." if len(lengths) > 6 else ""),
+            f"{answer.bytes:,} B",
+            show_bytes(answer.bytes),
+            show_gb(answer.bytes),
+            show_bytes(answer.allocated_bytes),
+        ]
+        for lengths, answer in rows
+    ]
+    parts = [
+        show.model_lines(model),
+        f"{show.heading('What each layer caches')}\n{show.slot_table(model, types)}",
+        f"{show.heading('Bytes per token')}  {per_token:,} B ({show_bytes(per_token)}), "
+        f"keys {types.k.name}, values {types.v.name}",
+        f"{show.heading('Bytes per sequence')}\n"
+        + table(["tokens", "bytes", "GiB", "GB", "allocated"], lines),
+    ]
+    if explain:
+        parts += [
+            show.terms_text(f"At {' + '.join(map(str, lengths))} tokens", answer.terms)
+            for lengths, answer in rows
+        ]
+    return "\n\n".join(parts)
+
+
+def _without(ctx: click.Context, model: Any) -> int:
+    from kvproof.timing import without_cache
+
+    values = ctx.params
+    answer = without_cache(
+        model, prompt=values["prompt"], output=values["generated"], parameters=values["parameters"]
+    )
+    if values["chart"]:
+        from kvproof.surfaces.charts import save, without_cache_chart
+
+        save(without_cache_chart(answer), values["chart"])
+    if values["as_json"]:
+        from kvproof.surfaces.document import document
+
+        result = {"without_cache": answer, "table": answer.table()}
+        click.echo(
+            document("cache", inputs=inputs_of(ctx, model), result=result, warnings=model.notes)
+        )
+        return 0
+    click.echo(_without_text(model, answer, values["flops"], explain=values["explain"]))
+    warn(model.notes)
+    return 0
+
+
+def _without_text(model: Any, answer: Any, flops: float | None, *, explain: bool) -> str:
+    from kvproof.surfaces import show
+    from kvproof.surfaces.text import table
+    from kvproof.units import show_seconds
+
+    share = answer.attention_flops_last_step / max(1, answer.flops_per_step)
+    head = ["", "with the cache", "without"]
+    rows = [
+        ["last step", f"{answer.flops_per_step / 1e9:,.1f} GFLOP", f"{answer.flops_last_step_without / 1e12:,.1f} TFLOP"],
+        [f"{answer.decode_steps:,} decode steps", f"{answer.flops_with / 1e12:,.1f} TFLOP", f"{answer.flops_without / 1e12:,.0f} TFLOP"],
+        ["closed form", f"{answer.closed_form_with / 1e12:,.1f} TFLOP", f"{answer.closed_form_without / 1e12:,.0f} TFLOP"],
+    ]  # fmt: skip
+    steps = [
+        [str(r.step), str(r.produces), f"{r.with_cache:,}", f"{r.without_cache:,}"]
+        for r in answer.table(10)
+    ]
+    parts = [
+        show.model_lines(model),
+        f"{show.heading(f'{answer.prompt:,} tokens in, {answer.output:,} out')}\n"
+        + table(head, rows),
+        f"  Without a cache the decode takes {answer.ratio:,.0f} times the arithmetic.\n"
+        f"  Attention at the last step: {answer.attention_flops_last_step / 1e9:.2f} GFLOP, "
+        f"{100 * share:.0f} % of the step.",
+        f"{show.heading('Tokens through the model at each step')}\n"
+        + table(["step", "makes token", "with the cache", "without"], steps),
+    ]
+    if flops:
+        seconds = answer.seconds_last_step_without(flops)
+        parts.append(
+            f"  The last uncached step takes {show_seconds(seconds)} at {flops:.4g} FLOP/s."
+        )
+    if explain:
+        parts.append(show.terms_text("Operations", answer.terms))
+    return "\n\n".join(parts)

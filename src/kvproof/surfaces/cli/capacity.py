@@ -1,0 +1,84 @@
+"""kvproof capacity: what a given amount of cache memory holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kvproof.surfaces.cli.options import (
+    SIZE,
+    TOKEN_LIST,
+    deployment_options,
+    inputs_of,
+    make_deployment,
+    output_options,
+    warn,
+)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", metavar="MODEL")
+@click.option("--kv-bytes", type=SIZE, required=True, help="Cache memory per GPU, e.g. 40GiB.")
+@click.option("--contexts", type=TOKEN_LIST, default="4k,8k,32k,128k", show_default=True,
+              help="Context lengths: a list or a doubling range (4k..128k).")  # fmt: skip
+@deployment_options
+@output_options
+@click.pass_context
+def capacity(ctx: click.Context, source: str, **values: Any) -> int:
+    """Blocks, tokens and concurrency that --kv-bytes per GPU hold under the engine's allocator."""
+    from kvproof.api import capacity as ask
+    from kvproof.api import load_model
+
+    model = load_model(source, offline=values["offline"])
+    deployment = make_deployment(values)
+    answer = ask(model, deployment, values["kv_bytes"])
+    sequences = {n: answer.sequences(n) for n in values["contexts"]}
+    if values["as_json"]:
+        from kvproof.surfaces.document import document
+
+        result = {"capacity": answer, "sequences": sequences}
+        click.echo(
+            document("capacity", inputs=inputs_of(ctx, model), result=result, warnings=model.notes)
+        )
+    else:
+        click.echo(_text(answer, sequences, str(deployment.engine)))
+        if values["explain"]:
+            from kvproof.surfaces.show import terms_text
+
+            click.echo("\n" + terms_text("Derivation", answer.terms))
+        warn(model.notes)
+    return 0 if answer.fits else 1
+
+
+def _text(answer: Any, sequences: dict[int, int], engine: str) -> str:
+    from kvproof.surfaces.text import heading, paint, table
+    from kvproof.units import show_bytes, show_context
+
+    groups = [
+        [
+            g.kind,
+            str(g.layers),
+            f"{g.block_size:,}",
+            show_bytes(g.page_bytes),
+            f"{g.blocks_per_sequence:,}",
+        ]
+        for g in answer.groups
+    ]
+    fit = [
+        [show_context(n), f"{answer.blocks_held(n):,}", f"{count:,}"]
+        for n, count in sequences.items()
+    ]
+    parts = [
+        f"{heading(engine)}\n"
+        f"  {answer.num_blocks:,} blocks of {answer.block_size:,} tokens, "
+        f"{answer.bytes_per_block:,} B each; {answer.tokens:,} tokens\n"
+        f"  maximum concurrency for {answer.max_model_len:,} tokens: {answer.max_concurrency:.2f}x",
+        f"{heading('Groups')}\n"
+        + table(["kind", "layers", "block", "page", "blocks/sequence"], groups),
+        f"{heading('Sequences that run at once')}\n"
+        + table(["context", "blocks each", "fit"], fit),
+    ]
+    if answer.error:
+        parts.append(paint(f"Does not fit: {answer.error}", "red"))
+    return "\n\n".join(parts)

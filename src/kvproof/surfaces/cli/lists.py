@@ -1,0 +1,93 @@
+"""kvproof models and kvproof gpus: what is known without a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("words", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@click.option(
+    "--coverage", is_flag=True, help="Every architecture: its kinds, and how it was verified."
+)
+def models(words: tuple[str, ...], as_json: bool, coverage: bool) -> int:
+    """The bundled catalogue; WORDS narrow it down."""
+    from kvproof.errors import UsageError
+
+    if coverage:
+        from kvproof.surfaces.coverage import coverage_rows
+
+        head, rows = ["architecture", "kinds", "verified by"], coverage_rows(words)
+    else:
+        head, rows = ["model", "type", "context", "source"], _model_rows(words)
+    if not rows:
+        raise UsageError(
+            f"nothing matches {' '.join(words)[:80]!r}", hint="kvproof models lists all"
+        )
+    _emit("models", head, rows, as_json)
+    return 0
+
+
+def _model_rows(words: tuple[str, ...]) -> list[list[str]]:
+    import msgspec
+
+    from kvproof.model.catalog import entries
+
+    out = []
+    for name, entry in entries().items():
+        config: dict[str, Any] = msgspec.json.decode(entry.config)
+        inner = config.get("text_config") or config
+        context = inner.get("max_position_embeddings") or config.get("n_positions") or ""
+        row = [
+            name,
+            str(config.get("model_type", "")),
+            f"{context:,}" if context else "",
+            entry.source,
+        ]
+        if all(word.lower() in " ".join(row).lower() for word in words):
+            out.append(row)
+    return out
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("words", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def gpus(words: tuple[str, ...], as_json: bool) -> int:
+    """GPUs and other accelerators; WORDS narrow the list down."""
+    from kvproof.errors import UsageError
+    from kvproof.hardware import accelerators
+    from kvproof.units import show_bytes
+
+    head = ["gpu", "vendor", "memory", "basis", "bandwidth", "bf16 dense", "fp8 dense"]
+    rows = [
+        [
+            gpu.name,
+            gpu.vendor,
+            show_bytes(gpu.memory_bytes),
+            gpu.memory_basis,
+            f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
+            f"{(gpu.flops('bf16') or 0) / 1e12:,.0f} TFLOP/s",
+            f"{(gpu.flops('fp8') or 0) / 1e12:,.0f} TFLOP/s",
+        ]
+        for gpu in accelerators()
+    ]
+    rows = [r for r in rows if all(w.lower() in " ".join(r).lower() for w in words)]
+    if not rows:
+        raise UsageError(f"nothing matches {' '.join(words)[:80]!r}", hint="kvproof gpus lists all")
+    _emit("gpus", head, rows, as_json)
+    return 0
+
+
+def _emit(command: str, head: list[str], rows: list[list[str]], as_json: bool) -> None:
+    if as_json:
+        from kvproof.surfaces.document import document
+
+        result = [dict(zip(head, row, strict=True)) for row in rows]
+        click.echo(document(command, inputs={}, result=result))
+        return
+    from kvproof.surfaces.text import table
+
+    click.echo(table(head, rows, left=2))

@@ -1,0 +1,119 @@
+"""Options that several commands share, and the types that read what people write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from kvproof.units import parse_bytes, parse_rate, parse_token_list, parse_tokens
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Parsed(click.ParamType):
+    """A click type around one of the parsers of kvproof.units."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self._parse(value) if isinstance(value, str) else value
+
+
+TOKENS = _Parsed("TOKENS", parse_tokens)
+TOKEN_LIST = _Parsed("TOKENS,...", parse_token_list)
+SIZE = _Parsed("SIZE", parse_bytes)
+RATE = _Parsed("RATE", parse_rate)
+
+
+def output_options(command: F) -> F:
+    """--json, --explain, -o FILE, --offline: the same on every command that answers."""
+    for option in (
+        click.option("--offline", is_flag=True, help="Never ask the hub."),
+        click.option(
+            "-o", "--output", "chart", metavar="FILE", help="Chart as .svg, .png or .html."
+        ),
+        click.option("--explain", is_flag=True, help="Every formula with its numbers and source."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="One JSON document on standard output."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def deployment_options(command: F) -> F:
+    """--gpu, --engine and the flags that most deployments change."""
+    for option in (
+        click.option("--other-memory", type=SIZE, help="Formula: other memory per GPU [4GB]."),
+        click.option(
+            "--memory-share", type=float, help="Formula: usable share of GPU memory [0.9]."
+        ),
+        click.option("--weight-bytes", type=SIZE, help="Formula: bytes of all weights."),
+        click.option("--bandwidth", type=RATE, help="Formula: memory bandwidth, e.g. 3.35TB/s."),
+        click.option("--gpu-memory", type=SIZE, help="Formula: memory of one GPU, e.g. 80GB."),
+        click.option("--max-model-len", type=TOKENS, help="Context limit of the engine, e.g. 32k."),
+        click.option("--kv-dtype", help="Cache element type, e.g. fp8."),
+        click.option("--tp", type=int, help="Tensor-parallel GPUs of one replica."),
+        click.option("--engine", default="vllm", show_default=True, help="Engine[@version]."),
+        click.option("--gpu", metavar="GPU", help="GPU, with a count: 8xH100-80GB."),
+    ):
+        command = option(command)
+    return command
+
+
+_FORMULA_ONLY = ("gpu_memory", "bandwidth", "weight_bytes", "memory_share", "other_memory")
+
+
+def make_deployment(values: dict[str, Any], gpu: str | None = None) -> Any:
+    """The deployment that the options describe; the formula's own inputs choose the formula."""
+    from kvproof.engine.base import Deployment
+    from kvproof.errors import UsageError
+
+    engine = str(values["engine"])
+    given = {name: values[name] for name in _FORMULA_ONLY if values.get(name) is not None}
+    if given and engine == "vllm":
+        engine = "formula"
+    if given and engine != "formula":
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{names} belongs to the formula", hint="add --engine formula")
+    flags = {
+        "tensor_parallel_size": values.get("tp"),
+        "kv_cache_dtype": values.get("kv_dtype"),
+        "max_model_len": values.get("max_model_len"),
+        **given,
+    }
+    return Deployment(
+        engine, gpu or values.get("gpu"), **{k: v for k, v in flags.items() if v is not None}
+    )
+
+
+def origins(ctx: click.Context) -> dict[str, str]:
+    """Where each parameter's value came from: flag or default."""
+    commandline = click.core.ParameterSource.COMMANDLINE
+    return {
+        name: "flag" if ctx.get_parameter_source(name) is commandline else "default"
+        for name in ctx.params
+    }
+
+
+def inputs_of(ctx: click.Context, model: Any = None) -> dict[str, tuple[Any, str]]:
+    """The resolved inputs of a command with their origins, for the JSON document."""
+    skipped = {"as_json", "explain", "chart", "offline"}
+    where = origins(ctx)
+    found = {k: (v, where[k]) for k, v in ctx.params.items() if k not in skipped and v is not None}
+    if model is not None:
+        found["model"] = (
+            {"name": model.name, "model_type": model.model_type, "source": model.source},
+            "config" if model.source.origin in ("path", "dict", "gguf") else model.source.origin,
+        )
+    return found
+
+
+def warn(warnings: tuple[str, ...]) -> None:
+    """Warnings go to standard error, one line each."""
+    for line in warnings:
+        click.echo(f"note: {line}", err=True)

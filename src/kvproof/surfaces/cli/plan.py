@@ -1,0 +1,129 @@
+"""kvproof plan: the main question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kvproof.surfaces.cli.options import (
+    TOKEN_LIST,
+    deployment_options,
+    inputs_of,
+    make_deployment,
+    output_options,
+    warn,
+)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", metavar="MODEL", required=False)
+@click.argument("engine_command", nargs=-1, metavar="[-- ENGINE FLAGS]")
+@deployment_options
+@click.option("--contexts", type=TOKEN_LIST, default="4k,8k,32k,128k", show_default=True,
+              help="Context lengths: a list or a doubling range (4k..128k).")  # fmt: skip
+@output_options
+@click.pass_context
+def plan(
+    ctx: click.Context, source: str | None, engine_command: tuple[str, ...], **values: Any
+) -> int:
+    """How many users of MODEL fit, how fast it decodes, and what limits.
+
+    MODEL is a catalogue name, a hub id, a folder, a config.json or a .gguf file. The engine's own
+    flags come after --, in its own spelling, or a whole command line is pasted there.
+    """
+    from kvproof.api import load_model
+    from kvproof.api import plan as make
+    from kvproof.errors import UsageError
+
+    source, deployment = _deployment(source, engine_command, values)
+    if source is None:
+        raise UsageError("no model is named", hint="kvproof MODEL --gpu GPU")
+    model = load_model(source, offline=values["offline"])
+    if values["gpu"] is None and not values.get("gpu_memory") and not engine_command:
+        raise UsageError("no GPU is named", hint="add --gpu H100-80GB (kvproof gpus lists them)")
+    answer = make(model, deployment, values["contexts"])
+    _print(ctx, model, deployment, answer)
+    return 0 if answer.fits else 1
+
+
+def _deployment(
+    source: str | None, engine_command: tuple[str, ...], values: dict[str, Any]
+) -> tuple[str | None, Any]:
+    """The model's name and the deployment, from options or from a pasted command."""
+    if not engine_command:
+        return source, make_deployment(values)
+    from kvproof.engine.command import read_command
+
+    words = list(engine_command)
+    if words[0].startswith("-"):
+        words = [str(values["engine"]).partition("@")[0], "serve", source or "", *words]
+    import shlex
+
+    read = read_command(shlex.join(words), gpu=values["gpu"])
+    return source or read.model, read.deployment
+
+
+def _print(ctx: click.Context, model: Any, deployment: Any, answer: Any) -> None:
+    values = ctx.params
+    if values["chart"]:
+        from kvproof.surfaces.charts import plan_chart, save
+
+        save(plan_chart(answer), values["chart"])
+    if values["as_json"]:
+        from kvproof.surfaces.document import document
+
+        click.echo(
+            document(
+                "plan",
+                inputs=inputs_of(ctx, model),
+                result=answer,
+                assumptions=_assumptions(answer),
+                warnings=answer.warnings,
+            )  # fmt: skip
+        )
+        return
+    click.echo(_text(model, deployment, answer, explain=values["explain"]))
+    warn(answer.warnings)
+
+
+def _assumptions(answer: Any) -> tuple[str, ...]:
+    return (
+        "all sequences have reached the context length named in their row",
+        "a decode step reads the streamed weights once and every sequence's cache",
+        *sorted(
+            {
+                term.source
+                for row in answer.rows
+                if row.step
+                for term in row.step.terms
+                if term.unit == "s"
+            }
+        ),
+    )
+
+
+def _text(model: Any, deployment: Any, answer: Any, *, explain: bool) -> str:
+    from kvproof.plan.plan import types_of
+    from kvproof.surfaces import show
+    from kvproof.units import show_bytes
+
+    types = types_of(model, deployment)
+    per_token = f"{answer.bytes_per_token:,} B ({show_bytes(answer.bytes_per_token)})"
+    parts = [
+        show.model_lines(model),
+        f"{show.heading('What each layer caches')}\n{show.slot_table(model, types)}\n"
+        f"  {per_token} per token while every layer grows; keys {types.k.name}, values {types.v.name}",
+        show.budget_text(answer),
+        show.rows_text(answer),
+        "  " + show.crossover_text(answer),
+    ]
+    if answer.capacity.error:
+        parts.append(show.paint(f"Does not fit at max_model_len: {answer.capacity.error}", "red"))
+    if explain:
+        parts.append(show.terms_text("Memory, term by term", answer.budget.terms))
+        for row in answer.rows:
+            if row.step:
+                title = f"One step at {row.context:,} tokens, {row.sequences:,} sequences"
+                parts.append(show.terms_text(title, row.step.terms))
+    return "\n\n".join(parts)

@@ -1,0 +1,160 @@
+"""Sections of text that several commands print: the model, its slots, terms, a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from kvproof.cache import ConvSlot, CrossSlot, FullSlot, LatentSlot, RecurrentSlot, Slot, Types
+from kvproof.model.types import Model
+from kvproof.model.weights import weight_bytes
+from kvproof.plan import Plan
+from kvproof.surfaces.text import bar, heading, paint, table
+from kvproof.terms import Term
+from kvproof.units import show_bytes, show_context, show_count, show_gb, show_seconds
+
+
+def model_lines(model: Model) -> str:
+    """Name, type, parameters, weights, and where the description came from."""
+    scheme = model.quantization.method if model.quantization else model.dtype
+    active = ""
+    if model.experts:
+        active = f", {show_count(model.active_parameters)} active per token"
+    source = f"{model.source.origin}: {model.source.location}"
+    if model.source.revision:
+        source += f" @ {model.source.revision}"
+    context = f", trained for {model.context:,} tokens" if model.context else ""
+    return (
+        f"{heading(model.name)}  ({model.model_type}, {model.layers} layers{context})\n"
+        f"  {show_count(model.parameters)} parameters{active}; weights {scheme}: "
+        f"{show_gb(weight_bytes(model))} ({show_bytes(weight_bytes(model))})\n"
+        f"  {paint(source, 'dim')}"
+    )
+
+
+def slot_table(model: Model, types: Types) -> str:
+    """What each kind of layer caches: one row for all layers that keep the same."""
+    groups: dict[Slot, list[int]] = {}
+    for slot in model.slots:
+        groups.setdefault(msgspec.structs.replace(slot, layer=0), []).append(slot.layer)
+    rows = [
+        [
+            f"{len(layers)} x {slot.kind}",
+            describe(slot),
+            f"{slot.entry_bytes(types):,} B" if slot.entry_bytes(types) else "-",
+            f"{slot.fixed_bytes(types):,} B" if slot.fixed_bytes(types) else "-",
+        ]
+        for slot, layers in groups.items()
+    ]
+    return table(["layers", "keeps", "per token", "fixed"], rows, left=2)
+
+
+def describe(slot: Slot) -> str:
+    """One slot's shape in words."""
+    if isinstance(slot, FullSlot):
+        widths = f"{slot.k_dim}" if slot.k_dim == slot.v_dim else f"{slot.k_dim}/{slot.v_dim}"
+        limit = getattr(slot, "window", None) or getattr(slot, "chunk", None)
+        tail = f", last {limit:,} tokens" if limit else ""
+        return f"{slot.kv_heads} KV heads x {widths}{tail}"
+    if isinstance(slot, LatentSlot):
+        tail = f", last {slot.window:,} tokens" if slot.window else ""
+        return f"latent {slot.latent_dim} + rotary key {slot.rope_dim}{tail}"
+    if isinstance(slot, ConvSlot):
+        return f"{slot.mixer} convolution, {slot.channels:,} channels x {slot.kernel}"
+    if isinstance(slot, RecurrentSlot):
+        return f"{slot.mixer} state {' x '.join(map(str, slot.shape))}"
+    if isinstance(slot, CrossSlot):
+        return f"{slot.kv_heads} KV heads x {slot.k_dim}, of the {slot.source}"
+    shown = {f: getattr(slot, f) for f in slot.__struct_fields__ if f not in ("layer",)}
+    return ", ".join(
+        f"{k.replace('_', ' ')} {v}" for k, v in shown.items() if isinstance(v, int) and v
+    )
+
+
+def terms_text(title: str, terms: Sequence[Term]) -> str:
+    """The derivation: each term with its formula, and its source."""
+    lines = [heading(title)]
+    for term in terms:
+        lines.append(f"  {term.name}: {term.formula}")
+        lines.append(paint(f"      {term.source}", "dim"))
+    return "\n".join(lines)
+
+
+_SIGNS = "█▓▒░▞▚╱╲·:"
+
+
+def budget_text(plan: Plan) -> str:
+    """The memory of one GPU as a bar and a table of its terms."""
+    shown = [term for term in plan.budget.terms if term.value > 0]
+    total = sum(int(term.value) for term in plan.budget.terms)
+    ordered = [t for t in shown if t.name == "KV cache"] + [
+        t for t in shown if t.name != "KV cache"
+    ]
+    signs = {term.name: _SIGNS[min(i, len(_SIGNS) - 1)] for i, term in enumerate(ordered)}
+    drawn = bar([(signs[t.name], float(t.value)) for t in ordered])
+    rows = [
+        [
+            f"{signs[t.name]} {t.name}",
+            show_bytes(t.value),
+            f"{100 * t.value / total:.1f} %",
+            _bounds(t),
+        ]
+        for t in ordered
+    ]
+    where = (
+        f"one {plan.gpu or 'GPU'}"
+        if not plan.gpu or "x" not in plan.gpu
+        else f"each GPU of {plan.gpu}"
+    )
+    return f"{heading(f'Memory of {where}: {show_bytes(total)}')}\n  {drawn}\n" + table(
+        ["", "size", "share", "between"], rows
+    )
+
+
+def _bounds(term: Term) -> str:
+    if term.low is None or term.high is None:
+        return ""
+    return f"{show_bytes(term.low)} .. {show_bytes(term.high)}"
+
+
+def rows_text(plan: Plan) -> str:
+    """How many sequences fit at each context, what a full step reads, and what limits."""
+    rows = [_plan_row(row) for row in plan.rows]
+    head = ["context", "per sequence", "fit", "stopped by", "step reads", "KV share", "step",
+            "limit", "tok/s/user", "tok/s all"]  # fmt: skip
+    copies = f", {plan.replicas} replicas of {plan.ranks} GPU" if plan.replicas > 1 else ""
+    title = f"How many fit, and how fast ({plan.engine}{copies}; all at full length)"
+    return f"{heading(title)}\n{table(head, rows)}"
+
+
+def _plan_row(row: Any) -> list[str]:
+    step = row.step
+    fit = f"{row.sequences:,}" + (
+        f" ({row.total_sequences:,})" if row.total_sequences != row.sequences else ""
+    )
+    first = [show_context(row.context), show_bytes(row.bytes_per_sequence), fit, row.limit]
+    if step is None:
+        return [*first, "-", "-", "-", "-", "-", "-"]
+    return [
+        *first,
+        show_gb(step.bytes, digits=1),
+        f"{100 * step.kv_share:.0f} %",
+        show_seconds(step.seconds),
+        step.limit,
+        f"{step.tokens_per_second_per_user:.0f}",
+        f"{step.tokens_per_second:,.0f}",
+    ]
+
+
+def crossover_text(plan: Plan) -> str:
+    """Where KV reads overtake weight reads."""
+    tokens = plan.crossover_tokens
+    if tokens is None:
+        return "KV reads never overtake weight reads: the cache stops growing."
+    first = plan.rows[0].context if plan.rows else 4096
+    return (
+        f"KV reads overtake weight reads at {tokens:,.0f} cached tokens in the batch: "
+        f"{tokens / first:.1f} sequences at {show_context(first)}."
+    )

@@ -1,0 +1,188 @@
+"""One decode step: what it reads, what it computes, how long the slower of the two takes.
+
+A step of `batch` sequences reads the streamed weights once (of the experts, those that the
+batch hits) and every sequence's cache; it multiplies twice per active weight and sequence, and
+attends. Its time is the larger of bytes over bandwidth and operations over peak, each divided
+by a measured efficiency (1.0 for the literature's roofline).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from kvproof.cache import FullSlot, IndexerSlot, LatentSlot, RecurrentSlot, Slot, Types
+from kvproof.model.types import Model
+from kvproof.model.weights import expert_bytes, streamed_weight_bytes
+from kvproof.terms import Term
+
+
+class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares of the peak that real kernels reach, with where the figures come from."""
+
+    weights: float = 1.0
+    attention: float = 1.0
+    compute: float = 1.0
+    source: str = "roofline: every byte at the full bandwidth, every operation at the peak"
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank offers: bytes a second, operations a second; `ranks` share the work."""
+
+    bandwidth: float
+    flops: float | None
+    ranks: int = 1
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A decode step of `batch` sequences; bytes and operations over all ranks.
+
+    `limit` says which of the two takes longer; `seconds` is that one.
+    """
+
+    batch: int
+    weight_bytes: int
+    kv_bytes: int
+    flops: int
+    bandwidth_seconds: float
+    compute_seconds: float
+    seconds: float
+    limit: Literal["bandwidth", "compute"]
+    terms: tuple[Term, ...]
+
+    @property
+    def bytes(self) -> int:
+        """All bytes that the step reads."""
+        return self.weight_bytes + self.kv_bytes
+
+    @property
+    def kv_share(self) -> float:
+        """The cache's share of the bytes."""
+        return self.kv_bytes / self.bytes if self.bytes else 0.0
+
+    @property
+    def tokens_per_second_per_user(self) -> float:
+        """Tokens that each sequence gets a second."""
+        return 1 / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all sequences a second."""
+        return self.batch * self.tokens_per_second_per_user
+
+
+def read_bytes(model: Model, tokens: int, types: Types) -> int:
+    """Cache bytes that one sequence of `tokens` positions reads in a step.
+
+    A layer with an indexer reads all index keys but only the chosen positions (`index_topk`).
+    """
+    chosen = model.text_config.get("index_topk")
+    indexed = {slot.layer for slot in model.slots if isinstance(slot, IndexerSlot)}
+    return sum(
+        _slot_read(slot, tokens, types, chosen if slot.layer in indexed else None)
+        for slot in model.slots
+    )
+
+
+def _slot_read(slot: Slot, tokens: int, types: Types, chosen: object) -> int:
+    if isinstance(chosen, int) and isinstance(slot, FullSlot | LatentSlot):
+        return slot.bytes(min(tokens, chosen), types)
+    return slot.bytes(tokens, types)
+
+
+def attention_flops(model: Model, tokens: int) -> int:
+    """Operations of one new token's attention over `tokens` cached positions, all layers.
+
+    Scores and the weighted sum each cost two operations per multiply-add.
+    """
+    return sum(_slot_flops(slot, tokens, model.attention_heads) for slot in model.slots)
+
+
+def _slot_flops(slot: Slot, tokens: int, heads: int) -> int:
+    if isinstance(slot, FullSlot):
+        return 2 * heads * (slot.k_dim + slot.v_dim) * int(slot.held(tokens))
+    if isinstance(slot, LatentSlot):
+        return 2 * heads * (2 * slot.latent_dim + slot.rope_dim) * int(slot.held(tokens))
+    if isinstance(slot, RecurrentSlot):
+        return 4 * slot.elements
+    return 0
+
+
+def weights_read(model: Model, batch: int, streamed: int | None = None) -> int:
+    """Weight bytes that a step of `batch` sequences reads.
+
+    Of E experts with k chosen per token a batch hits E x (1 - (1 - k/E)^batch) on average.
+    """
+    total = streamed_weight_bytes(model) if streamed is None else streamed
+    if not model.experts or not model.experts_per_token:
+        return total
+    share = 1 - (1 - model.experts_per_token / model.experts) ** batch
+    return total - round((1 - share) * expert_bytes(model))
+
+
+def step_time(
+    model: Model,
+    machine: Machine,
+    types: Types,
+    batch: Mapping[int, int],
+    *,
+    streamed: int | None = None,
+    efficiency: Efficiency | None = None,
+) -> StepTime:
+    """A decode step over a `batch` of {cached tokens: how many sequences have that many}."""
+    efficiency = efficiency or Efficiency()
+    sequences = sum(batch.values())
+    weights = weights_read(model, max(sequences, 1), streamed)
+    kv = sum(count * read_bytes(model, n, types) for n, count in batch.items())
+    dense = 2 * model.active_parameters * sequences
+    flops = dense + sum(count * attention_flops(model, n) for n, count in batch.items())
+    speed = machine.bandwidth * machine.ranks
+    reading = weights / (speed * efficiency.weights) + kv / (speed * efficiency.attention)
+    peak = machine.flops * machine.ranks if machine.flops else None
+    computing = flops / (peak * efficiency.compute) if peak else 0.0
+    return StepTime(
+        batch=sequences,
+        weight_bytes=weights,
+        kv_bytes=kv,
+        flops=flops,
+        bandwidth_seconds=reading,
+        compute_seconds=computing,
+        seconds=max(reading, computing),
+        limit="bandwidth" if reading >= computing else "compute",
+        terms=_terms(weights, kv, speed, reading, (flops, computing), efficiency),
+    )
+
+
+def _terms(
+    weights: int, kv: int, speed: float, reading: float, work: tuple[int, float], eff: Efficiency
+) -> tuple[Term, ...]:
+    flops, computing = work
+    return (
+        Term(name="weights read", value=weights, unit="B", formula=f"streamed weights = {weights:,} B",
+             source="tensor shapes; embedding tables are looked up, not streamed"),
+        Term(name="KV read", value=kv, unit="B", formula=f"cache of all sequences = {kv:,} B",
+             source="slots of the model"),
+        Term(name="reading", value=reading, unit="s",
+             formula=f"{weights:,} B / ({speed:.4g} B/s x {eff.weights:g}) + {kv:,} B / "
+             f"({speed:.4g} B/s x {eff.attention:g}) = {reading:.4g} s", source=eff.source),
+        Term(name="computing", value=computing, unit="s",
+             formula=f"{flops:.4g} FLOP at {eff.compute:g} of the peak = {computing:.4g} s",
+             source=eff.source),
+    )  # fmt: skip
+
+
+def crossover_tokens(model: Model, types: Types, streamed: int | None = None) -> float | None:
+    """Cached tokens in the batch at which KV reads equal weight reads; None if never.
+
+    Counts only what grows: slots that stop growing add a constant, which is taken off first.
+    """
+    weights = weights_read(model, 1, streamed)
+    far = 2**20
+    slope = (read_bytes(model, 2 * far, types) - read_bytes(model, far, types)) / far
+    if slope <= 0:
+        return None
+    constant = read_bytes(model, far, types) - slope * far
+    tokens = (weights - constant) / slope
+    return tokens if tokens > 0 else 0.0
