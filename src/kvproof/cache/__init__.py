@@ -17,6 +17,7 @@ from kvproof.cache.slots import (
     Tokens,
     Types,
     at_most,
+    sequence_bytes,
 )
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "Types",
     "at_most",
     "element_type",
+    "sequence_bytes",
 ]

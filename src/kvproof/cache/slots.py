@@ -12,6 +12,7 @@ positions a slot keeps are `held(tokens)`: engines that keep one more or less sa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -237,3 +238,20 @@ class CompressedSlot(Slot, frozen=True, kw_only=True):
         raw = at_most(tokens, self.window) * types.k.bytes(self.dim)
         entry = types.k.bytes(self.dim) + types.model.bytes(self.index_dim)
         return raw + tokens // self.ratio * entry
+
+
+def sequence_bytes(slots: Iterable[Slot], tokens: Tokens, types: Types) -> Tokens:
+    """Bytes that all `slots` hold for a sequence of `tokens`, an int or a numpy array of lengths.
+
+    Layers that keep the same are counted once and multiplied, so an array costs one pass per
+    distinct slot.
+    """
+    counts: dict[Slot, int] = {}
+    for slot in slots:
+        key = msgspec.structs.replace(slot, layer=0)
+        counts[key] = counts.get(key, 0) + 1
+    total: Any = tokens * 0
+    for slot, count in counts.items():
+        total = total + count * slot.bytes(tokens, types)
+    out: Tokens = total
+    return out

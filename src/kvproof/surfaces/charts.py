@@ -13,14 +13,28 @@ from kvproof.errors import UsageError
 Spec = dict[str, Any]
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+_PALETTE = (
+    "#0f6b63", "#d9822b", "#5b6abf", "#b3154f", "#8dbb6f", "#8a887f", "#e3b93c", "#4aa3c4",
+)  # fmt: skip
 _CONFIG = {
     "font": "Inter, Helvetica, Arial, sans-serif",
     "view": {"stroke": None},
-    "axis": {"labelFontSize": 12, "titleFontSize": 12, "gridColor": "#e8e6df", "domainColor": "#8a887f"},
-    "title": {"fontSize": 16, "subtitleFontSize": 12, "anchor": "start", "subtitleColor": "#5f5e55", "offset": 14},
+    "axis": {
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "gridColor": "#e8e6df",
+        "domainColor": "#8a887f",
+    },
+    "title": {
+        "fontSize": 16,
+        "subtitleFontSize": 12,
+        "anchor": "start",
+        "subtitleColor": "#5f5e55",
+        "offset": 14,
+    },
     "legend": {"labelFontSize": 12, "titleFontSize": 12},
-    "range": {"category": ["#0f6b63", "#d9822b", "#5b6abf", "#b3154f", "#8dbb6f", "#8a887f", "#e3b93c", "#4aa3c4"]},
-}  # fmt: skip
+    "range": {"category": list(_PALETTE)},
+}
 
 
 def base(title: str, subtitle: str, **rest: Any) -> Spec:
@@ -62,11 +76,16 @@ def _budget_bar(plan: Any) -> Spec:
         "mark": {"type": "bar", "tooltip": True},
         "encoding": {
             "x": {"field": "gib", "type": "quantitative", "stack": "zero", "title": "GiB"},
-            "color": {"field": "term", "type": "nominal", "title": None, "sort": [v["term"] for v in values],
-                      "legend": {"orient": "bottom", "columns": 4}},
+            "color": {
+                "field": "term",
+                "type": "nominal",
+                "title": None,
+                "sort": [v["term"] for v in values],
+                "legend": {"orient": "bottom", "columns": 4},
+            },
             "order": {"field": "order"},
         },
-    }  # fmt: skip
+    }
 
 
 def _context_label(tokens: int) -> str:
@@ -226,7 +245,7 @@ def _ranked(values: list[dict[str, Any]], field: str, title: str, form: str) -> 
 def save(spec: Spec, path: str) -> None:
     """Write `spec` to `path` as .svg, .png, .html or .json; nothing is left behind on failure.
 
-    Raises UsageError for another ending, a missing [charts] extra, or a folder that can't be written.
+    Raises UsageError for another ending, a missing [charts] extra, or an unwritable folder.
     """
     target = Path(path)
     content = _render(spec, target.suffix.lower(), path)

@@ -42,7 +42,10 @@ def document(
     assumptions: tuple[str, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> str:
-    """One JSON document; `inputs` are (value, origin), origin: flag, config, default, hub, catalog."""
+    """One JSON document; `inputs` are (value, origin) pairs.
+
+    Origins: flag, config, default, hub, catalog.
+    """
     from kvproof import __version__
 
     whole = {

@@ -96,7 +96,7 @@ def _run(args: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # noqa: BLE001 - the one place where a fault becomes a status
+    except Exception as error:
         return _fault(error, args)
     return status if isinstance(status, int) else 0
 

@@ -11,8 +11,14 @@ from kvproof.surfaces.cli.options import RATE, TOKEN_LIST, TOKENS, inputs_of, ou
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="MODEL")
-@click.option("--contexts", "--tokens", type=TOKEN_LIST, default="4k,8k,32k,128k", show_default=True,
-              help="Cached tokens per sequence: a list or a doubling range.")  # fmt: skip
+@click.option(
+    "--contexts",
+    "--tokens",
+    type=TOKEN_LIST,
+    default="4k,8k,32k,128k",
+    show_default=True,
+    help="Cached tokens per sequence: a list or a doubling range.",
+)
 @click.option("--lengths", type=TOKEN_LIST, help="One batch of sequences of these lengths.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences of each length.")
 @click.option("--engine", default="formula", show_default=True,
@@ -28,8 +34,14 @@ from kvproof.surfaces.cli.options import RATE, TOKEN_LIST, TOKENS, inputs_of, ou
 @click.option(
     "--prompt", type=TOKENS, default=1000, show_default=True, help="With --without-cache."
 )
-@click.option("--output-tokens", "--output", "generated", type=TOKENS, default=500, show_default=True,
-              help="With --without-cache: generated tokens.")  # fmt: skip
+@click.option(
+    "--output",
+    "generated",
+    type=TOKENS,
+    default=500,
+    show_default=True,
+    help="With --without-cache: generated tokens.",
+)
 @click.option("--parameters", type=float, help="With --without-cache: parameters, e.g. 8.03e9.")
 @click.option("--flops", type=RATE, help="With --without-cache: peak, e.g. 989TFLOP/s.")
 @output_options
@@ -147,10 +159,14 @@ def _without_text(model: Any, answer: Any, flops: float | None, *, explain: bool
     share = answer.attention_flops_last_step / max(1, answer.flops_per_step)
     head = ["", "with the cache", "without"]
     rows = [
-        ["last step", f"{answer.flops_per_step / 1e9:,.1f} GFLOP", f"{answer.flops_last_step_without / 1e12:,.1f} TFLOP"],
-        [f"{answer.decode_steps:,} decode steps", f"{answer.flops_with / 1e12:,.1f} TFLOP", f"{answer.flops_without / 1e12:,.0f} TFLOP"],
-        ["closed form", f"{answer.closed_form_with / 1e12:,.1f} TFLOP", f"{answer.closed_form_without / 1e12:,.0f} TFLOP"],
-    ]  # fmt: skip
+        ["last step", _gflop(answer.flops_per_step), _tflop(answer.flops_last_step_without)],
+        [
+            f"{answer.decode_steps:,} decode steps",
+            _tflop(answer.flops_with),
+            _tflop(answer.flops_without),
+        ],
+        ["closed form", _tflop(answer.closed_form_with), _tflop(answer.closed_form_without)],
+    ]
     steps = [
         [str(r.step), str(r.produces), f"{r.with_cache:,}", f"{r.without_cache:,}"]
         for r in answer.table(10)
@@ -173,3 +189,11 @@ def _without_text(model: Any, answer: Any, flops: float | None, *, explain: bool
     if explain:
         parts.append(show.terms_text("Operations", answer.terms))
     return "\n\n".join(parts)
+
+
+def _gflop(value: float) -> str:
+    return f"{value / 1e9:,.1f} GFLOP"
+
+
+def _tflop(value: float) -> str:
+    return f"{value / 1e12:,.1f} TFLOP"

@@ -34,7 +34,7 @@ def output_options(command: F) -> F:
     for option in (
         click.option("--offline", is_flag=True, help="Never ask the hub."),
         click.option(
-            "-o", "--output", "chart", metavar="FILE", help="Chart as .svg, .png or .html."
+            "-o", "--chart", "chart", metavar="FILE", help="Chart as .svg, .png or .html."
         ),
         click.option("--explain", is_flag=True, help="Every formula with its numbers and source."),
         click.option(

@@ -80,7 +80,7 @@ def _print(ctx: click.Context, model: Any, deployment: Any, answer: Any) -> None
                 result=answer,
                 assumptions=_assumptions(answer),
                 warnings=answer.warnings,
-            )  # fmt: skip
+            )
         )
         return
     click.echo(_text(model, deployment, answer, explain=values["explain"]))
@@ -91,16 +91,13 @@ def _assumptions(answer: Any) -> tuple[str, ...]:
     return (
         "all sequences have reached the context length named in their row",
         "a decode step reads the streamed weights once and every sequence's cache",
-        *sorted(
-            {
-                term.source
-                for row in answer.rows
-                if row.step
-                for term in row.step.terms
-                if term.unit == "s"
-            }
-        ),
+        *sorted(_sources(answer)),
     )
+
+
+def _sources(answer: Any) -> set[str]:
+    """Where the speeds of the steps come from."""
+    return {t.source for row in answer.rows if row.step for t in row.step.terms if t.unit == "s"}
 
 
 def _text(model: Any, deployment: Any, answer: Any, *, explain: bool) -> str:
@@ -113,7 +110,8 @@ def _text(model: Any, deployment: Any, answer: Any, *, explain: bool) -> str:
     parts = [
         show.model_lines(model),
         f"{show.heading('What each layer caches')}\n{show.slot_table(model, types)}\n"
-        f"  {per_token} per token while every layer grows; keys {types.k.name}, values {types.v.name}",
+        f"  {per_token} per token while every layer grows; "
+        f"keys {types.k.name}, values {types.v.name}",
         show.budget_text(answer),
         show.rows_text(answer),
         "  " + show.crossover_text(answer),
