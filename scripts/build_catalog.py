@@ -70,7 +70,7 @@ def slim_quantization(section: dict, layers: int) -> dict:
 
 
 def collapse_layers(rows: dict[str, dict]) -> dict[str, dict]:
-    """Schemes of named layers; expert numbers, then layer numbers, become wildcards where all agree."""
+    """Schemes of named layers; expert and layer numbers become wildcards where all agree."""
     kinds = {name: str(row.get("quant_algo")) for name, row in rows.items()}
     for pattern in (r"(?<=experts)\.\d+(?=\.)", r"(?<=layers)\.\d+(?=\.|$)"):
         groups: dict[str, dict[str, str]] = defaultdict(dict)

@@ -1,9 +1,9 @@
 """Every error kvproof raises on purpose, and the exit status each one means.
 
 KvproofError            one clear line: what is wrong, where, what to do
-├── UsageError          wrong use: an unknown name, flag, unit or combination (status 2)
+├── UsageError          wrong use: an unknown name, flag or unit (status 2)
 ├── ModelError          a model's description can't be read or lacks a fact (status 2)
-├── InputError          another input file (log, trace, manifest) is not what it should be (status 2)
+├── InputError          another input file (log, trace) is not what it should be (status 2)
 └── HubError            the hub or the network did not give what was asked for (status 3)
 """
 

@@ -75,7 +75,7 @@ def parse_token_list(text: str) -> tuple[int, ...]:
 
 
 def parse_rate(text: str | float) -> float:
-    """Units a second of `3.35TB/s`, `989TFLOP/s`, `989TFLOPS` or a plain number (decimal prefixes)."""
+    """Units a second of `3.35TB/s`, `989TFLOP/s`, `989TFLOPS` or a number (decimal prefixes)."""
     if not isinstance(text, str):
         return float(text)
     number, unit = _split(text, "a rate")

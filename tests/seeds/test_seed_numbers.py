@@ -201,7 +201,7 @@ def formula(gpus: int, parameters: float, **flags: object) -> kvproof.Deployment
 
 
 @pytest.mark.parametrize(("name", "gpus", "parameters", "dtype", "gb", "counts"), BUDGETS)
-def test_000_budget_and_sequences(  # noqa: PLR0913
+def test_000_budget_and_sequences(
     name: str, gpus: int, parameters: float, dtype: str | None, gb: int, counts: tuple[int, ...]
 ) -> None:
     model = kvproof.load_model(name)

@@ -74,7 +74,9 @@ def flags_of(deployment: Deployment) -> Flags:
             raise UsageError(f"{name}={str(value)[:40]!r} is no number", hint="give one") from None
     flags = Flags(**read)
     if not 0 < flags.memory_share <= 1:
-        raise UsageError(f"memory_share is {flags.memory_share}", hint="give a share above 0, up to 1")
+        raise UsageError(
+            f"memory_share is {flags.memory_share}", hint="give a share above 0, up to 1"
+        )
     if flags.block_size < 1 or (flags.tensor_parallel_size or 1) < 1:
         raise UsageError("block_size and tensor_parallel_size are at least 1", hint="correct them")
     return flags
@@ -100,9 +102,15 @@ def cache(model: Model, request: CacheRequest, version: str | None = None) -> Ca
     types = types_of(model, request.dtype, request.k_dtype, request.v_dtype)
     sizes, reserved = [], 0
     for slot in model.slots:
-        sizes.append(sum(_slot_bytes(slot, n + request.decode_steps, types, request) for n in request.lengths))
+        sizes.append(
+            sum(
+                _slot_bytes(slot, n + request.decode_steps, types, request) for n in request.lengths
+            )
+        )
         if request.static_length is not None:
-            reserved += len(request.lengths) * _slot_bytes(slot, request.static_length, types, request)
+            reserved += len(request.lengths) * _slot_bytes(
+                slot, request.static_length, types, request
+            )
     layers = [0] * model.layers
     for slot, size in zip(model.slots, sizes, strict=True):
         layers[slot.layer] += size
@@ -146,7 +154,11 @@ def _slot_term(slot: Slot, layers: list[int], tokens: int, types: Types) -> Term
     else:
         formula = f"{count} layers x {fixed:,} B of fixed state"
     return Term(
-        name=f"{slot.kind} layers", value=value, unit="B", formula=f"{formula} = {value:,} B", source=_SOURCE
+        name=f"{slot.kind} layers",
+        value=value,
+        unit="B",
+        formula=f"{formula} = {value:,} B",
+        source=_SOURCE,
     )
 
 
@@ -179,7 +191,11 @@ def budget(model: Model, deployment: Deployment) -> Budget:
         _term("left unused", memory - usable, f"{memory:,} B x (1 - {flags.memory_share:g})"),
         _term("weights", share, f"{weights:,} B / {ranks} GPU", given),
         _term("other memory", flags.other_memory, "activations, graphs, workspace: a fixed amount"),
-        _term("KV cache", kv, f"{memory:,} x {flags.memory_share:g} - {share:,} - {flags.other_memory:,}"),
+        _term(
+            "KV cache",
+            kv,
+            f"{memory:,} x {flags.memory_share:g} - {share:,} - {flags.other_memory:,}",
+        ),
     ]
     missing = memory - sum(int(term.value) for term in terms)
     if missing < 0:
@@ -231,7 +247,9 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
         max_concurrency=concurrency,
         max_model_len=length,
         fits=fits,
-        error=None if fits else f"a sequence of {length:,} tokens needs {whole:,} B of {kv_bytes:,} B",
+        error=None
+        if fits
+        else f"a sequence of {length:,} tokens needs {whole:,} B of {kv_bytes:,} B",
         usable_blocks=kv_bytes,
         blocks_held=sequence_bytes,
     )
@@ -248,7 +266,9 @@ def _groups(slots: tuple[Slot, ...], types: Types, length: int, size: int) -> tu
             layers=len(members),
             block_size=size,
             page_bytes=members[0].entry_bytes(types) * size or members[0].fixed_bytes(types),
-            blocks_per_sequence=-(-int(members[0].held(length)) // size) if members[0].entry_bytes(types) else 1,
+            blocks_per_sequence=-(-int(members[0].held(length)) // size)
+            if members[0].entry_bytes(types)
+            else 1,
         )
         for kind, members in kinds.items()
     )

@@ -145,9 +145,7 @@ def _found(asked: str, target: str, scheme: Mapping[str, Any] | None) -> Found:
         said += f" and {scheme['quant_method']} weights, as its name says"
     if asked.rpartition("/")[2].lower() == target.rpartition("/")[2].lower():
         said = f"{asked} is {target} in the catalogue"
-    return Found(
-        name=target, entry=_catalog().models[target], assumption=said, quantization=scheme
-    )
+    return Found(name=target, entry=_catalog().models[target], assumption=said, quantization=scheme)
 
 
 def _strip(name: str) -> tuple[str, Mapping[str, Any] | None]:

@@ -40,7 +40,9 @@ def _is_path(text: str, path: Path) -> bool:
             return True
     except (OSError, ValueError):
         raise ModelError(f"{text[:80]!r} is no usable path", hint="check the name") from None
-    return text.endswith((".json", ".gguf", ".safetensors")) or text.startswith(("/", "./", "../", "~"))
+    return text.endswith((".json", ".gguf", ".safetensors")) or text.startswith(
+        ("/", "./", "../", "~")
+    )
 
 
 def _from_dict(config: Mapping[str, Any]) -> Model:
@@ -52,7 +54,9 @@ def _from_dict(config: Mapping[str, Any]) -> Model:
     from kvproof.model.read import read_config
 
     name = config.get("_name_or_path")
-    return read_config(config, name=name if isinstance(name, str) and name else "model", source=source)
+    return read_config(
+        config, name=name if isinstance(name, str) and name else "model", source=source
+    )
 
 
 def _by_name(name: str, *, offline: bool) -> Model:

@@ -164,7 +164,10 @@ def read_quantization(
     """
     section = config.get("quantization_config") or _nested(config)
     if section is None and sidecar is not None:
-        section = {"quant_method": "modelopt", **_mapping(sidecar.get("quantization"), "quantization")}
+        section = {
+            "quant_method": "modelopt",
+            **_mapping(sidecar.get("quantization"), "quantization"),
+        }
     if section is None:
         return None
     section = _mapping(section, "quantization_config")
@@ -263,7 +266,9 @@ def _compressed_scheme(weights: Mapping[str, Any], form: str) -> Scheme:
     if floating and bits == 4:
         return NVFP4 if _count(weights.get("group_size"), "group_size") == 16 else MXFP4
     if strategy == "tensor":
-        return _FP8_TENSOR if floating else Scheme(name="int8 per tensor", bits=bits, tensor_bytes=2)
+        return (
+            _FP8_TENSOR if floating else Scheme(name="int8 per tensor", bits=bits, tensor_bytes=2)
+        )
     if strategy == "block":
         rows, columns = _pair(weights.get("block_structure"), "block_structure")
         return Scheme(name=f"fp8 {rows}x{columns}", bits=bits, block=(rows, columns), scale_bits=32)
@@ -405,13 +410,17 @@ def _names(section: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > _MAX_PATTERNS:
-        raise ModelError(f"quantization key {key!r} is not a list of names", hint="check config.json")
+        raise ModelError(
+            f"quantization key {key!r} is not a list of names", hint="check config.json"
+        )
     return tuple(str(name)[:_MAX_PATTERN_LENGTH] for name in value)
 
 
 def _count(value: Any, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 2**20:
-        raise ModelError(f"quantization key {key!r} is {str(value)[:40]!r}", hint="want a small count")
+        raise ModelError(
+            f"quantization key {key!r} is {str(value)[:40]!r}", hint="want a small count"
+        )
     return value
 
 

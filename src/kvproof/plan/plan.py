@@ -114,7 +114,7 @@ def _replicas(deployment: Deployment, ranks: int) -> int:
     return count // ranks
 
 
-def _row(  # noqa: PLR0913 - one row joins everything
+def _row(
     model: Model,
     deployment: Deployment,
     capacity: Capacity,
@@ -195,7 +195,8 @@ def _warnings(
         )
     if replicas > 1 and not deployment.flags:
         out.append(
-            f"{replicas} GPUs run {replicas} replicas of one GPU each; tensor_parallel_size joins them"
+            f"{replicas} GPUs run {replicas} replicas of one GPU each; "
+            "tensor_parallel_size joins them"
         )
     if element_type(model.dtype).name == "f32":
         out.append("the config asks for 32-bit weights; engines usually cast them to 16 bits")

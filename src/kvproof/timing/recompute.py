@@ -117,8 +117,8 @@ def _terms(
             name="without the cache",
             value=without_flops,
             unit="FLOP",
-            formula=f"2 x {count:,} x ({steps:,} x {prompt:,} + {steps:,} x {steps + 1:,} / 2) tokens"
-            f" = 2 x {count:,} x {rerun:,} = {without_flops:.4g} FLOP",
+            formula=f"2 x {count:,} x ({steps:,} x {prompt:,} + {steps:,} x {steps + 1:,} / 2)"
+            f" = 2 x {count:,} x {rerun:,} tokens = {without_flops:.4g} FLOP",
             source="every step reruns all earlier tokens",
         ),
     )

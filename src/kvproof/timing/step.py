@@ -160,17 +160,36 @@ def _terms(
 ) -> tuple[Term, ...]:
     flops, computing = work
     return (
-        Term(name="weights read", value=weights, unit="B", formula=f"streamed weights = {weights:,} B",
-             source="tensor shapes; embedding tables are looked up, not streamed"),
-        Term(name="KV read", value=kv, unit="B", formula=f"cache of all sequences = {kv:,} B",
-             source="slots of the model"),
-        Term(name="reading", value=reading, unit="s",
-             formula=f"{weights:,} B / ({speed:.4g} B/s x {eff.weights:g}) + {kv:,} B / "
-             f"({speed:.4g} B/s x {eff.attention:g}) = {reading:.4g} s", source=eff.source),
-        Term(name="computing", value=computing, unit="s",
-             formula=f"{flops:.4g} FLOP at {eff.compute:g} of the peak = {computing:.4g} s",
-             source=eff.source),
-    )  # fmt: skip
+        Term(
+            name="weights read",
+            value=weights,
+            unit="B",
+            formula=f"streamed weights = {weights:,} B",
+            source="tensor shapes; embedding tables are looked up, not streamed",
+        ),
+        Term(
+            name="KV read",
+            value=kv,
+            unit="B",
+            formula=f"cache of all sequences = {kv:,} B",
+            source="slots of the model",
+        ),
+        Term(
+            name="reading",
+            value=reading,
+            unit="s",
+            formula=f"{weights:,} B / ({speed:.4g} B/s x {eff.weights:g}) + {kv:,} B / "
+            f"({speed:.4g} B/s x {eff.attention:g}) = {reading:.4g} s",
+            source=eff.source,
+        ),
+        Term(
+            name="computing",
+            value=computing,
+            unit="s",
+            formula=f"{flops:.4g} FLOP at {eff.compute:g} of the peak = {computing:.4g} s",
+            source=eff.source,
+        ),
+    )
 
 
 def crossover_tokens(model: Model, types: Types, streamed: int | None = None) -> float | None:
