@@ -22,14 +22,20 @@ _BYTE_UNITS = {
 }  # fmt: skip
 _TOKEN_UNITS = {"": 1, "k": 2**10, "m": 2**20}
 _RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_LARGEST = 2**60
 _NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+]?[0-9]{1,2})?)\s*([A-Za-z/]*)\s*$")
 
 
-def _split(text: str, what: str) -> tuple[float, str]:
-    match = _NUMBER.match(text[:64])
+def _split(text: str, what: str) -> tuple[int | float, str]:
+    """The number (an int where it is written as one) and the unit of `text`."""
+    match = _NUMBER.match(text) if len(text) <= 64 else None
     if not match:
         raise UsageError(f"can't read {what} {text[:40]!r}", hint="write a number with a unit")
-    return float(match[1].replace("_", "").replace(",", "")), match[2]
+    digits = match[1].replace("_", "").replace(",", "")
+    number = int(digits) if digits.isdigit() else float(digits)
+    if number > _LARGEST:
+        raise UsageError(f"{what} of {text[:40]!r} is beyond reason", hint="write a smaller one")
+    return number, match[2]
 
 
 def parse_bytes(text: str | int | float) -> int:

@@ -1,0 +1,61 @@
+"""Names that people type, and what the catalogue makes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvproof
+from kvproof.errors import KvproofError
+from kvproof.model import catalog
+
+
+@pytest.mark.parametrize("name", sorted(catalog.entries()))
+def test_every_entry_is_read(name: str) -> None:
+    model = kvproof.load_model(name, offline=True)
+    assert model.parameters > 0
+    assert model.slots
+    assert model.source.origin == "catalog"
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "method"),
+    [
+        ("meta-llama/Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-8B", None),
+        ("Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-8B", None),
+        ("llama-3.1-8b-instruct", "meta-llama/Meta-Llama-3.1-8B", None),
+        (
+            "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic",
+            "meta-llama/Llama-3.3-70B-Instruct",
+            "compressed-tensors",
+        ),
+        (
+            "hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4",
+            "meta-llama/Meta-Llama-3.1-70B",
+            "awq",
+        ),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-30B-A3B", None),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-R1", None),
+        ("unsloth/gemma-3-27b-it-bnb-4bit", "google/gemma-3-27b-it", "bitsandbytes"),
+        ("gpt-3", "openai/gpt-3-175b", None),
+    ],
+)
+def test_names_of_fine_tunes_and_quantizations(asked: str, found: str, method: str | None) -> None:
+    hit = catalog.find(asked)
+    assert hit is not None
+    assert hit.name == found
+    assert hit.assumption
+    model = kvproof.load_model(asked, offline=True)
+    assert hit.assumption in model.notes
+    if method:
+        assert model.quantization is not None
+        assert model.quantization.method == method
+
+
+def test_an_unknown_name_offers_the_near_ones() -> None:
+    with pytest.raises(KvproofError, match=r"Llama-3\.1-8B"):
+        kvproof.load_model("meta-lama/Lama-3.1-8BB", offline=True)
+
+
+def test_every_entry_names_its_source() -> None:
+    assert all(entry.source for entry in catalog.entries().values())
+    assert catalog.catalog_date() >= "2026"

@@ -1,0 +1,169 @@
+"""The command line as a user meets it: answers, JSON, charts, and every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = ("plan", "cache", "compare", "capacity", "models", "gpus")
+LLAMA = "meta-llama/Llama-3.1-8B"
+
+
+def kvproof(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "kvproof", *args]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, input=stdin
+    )
+
+
+def test_the_main_job() -> None:
+    done = kvproof(LLAMA, "--gpu", "H100-80GB", "--engine", "formula")
+    assert done.returncode == 0
+    for words in (
+        "8.03B parameters",
+        "32 x full",
+        "131,072 B",
+        "KV cache",
+        "overtake",
+        "4k",
+        "128k",
+    ):
+        assert words in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command(command: str) -> None:
+    done = kvproof(command, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: kvproof")
+    assert not done.stderr
+
+
+def test_json_is_one_document_with_origins() -> None:
+    done = kvproof("plan", LLAMA, "--gpu", "H100-80GB", "--engine", "formula", "--json")
+    document = json.loads(done.stdout)
+    assert document["schema_version"] == 1
+    assert document["command"] == "plan"
+    assert document["inputs"]["gpu"] == {"value": "H100-80GB", "origin": "flag"}
+    assert document["inputs"]["contexts"]["origin"] == "default"
+    assert document["inputs"]["model"]["origin"] == "catalog"
+    terms = document["result"]["budget"]["terms"]
+    kv = document["result"]["budget"]["kv_bytes"]
+    assert kv in [term["value"] for term in terms]
+    assert [row["context"] for row in document["result"]["rows"]] == [4096, 8192, 32768, 131072]
+    assert all(isinstance(row["bytes_per_sequence"], int) for row in document["result"]["rows"])
+
+
+def test_explain_prints_formulas() -> None:
+    done = kvproof("cache", LLAMA, "--explain", "--contexts", "4k")
+    assert "32 layers x 4,096 positions x 8 KV heads" in done.stdout
+
+
+def test_without_the_cache() -> None:
+    done = kvproof("cache", LLAMA, "--without-cache", "--prompt", "1000", "--output", "500")
+    assert done.returncode == 0
+    assert "1,250 times" in done.stdout
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "html", "json"])
+def test_charts(ending: str, tmp_path: Path) -> None:
+    target = tmp_path / f"chart.{ending}"
+    done = kvproof(LLAMA, "--gpu", "H100", "--engine", "formula", "-o", str(target))
+    assert done.returncode == 0, done.stderr
+    head = target.read_bytes()[:200]
+    sign = {"svg": b"<svg", "png": b"\x89PNG", "html": b"<!DOCTYPE html>", "json": b"{"}[ending]
+    assert sign.lower() in head.lower()
+    assert [p.name for p in tmp_path.iterdir()] == [target.name]
+
+
+def test_it_does_not_fit_is_status_1() -> None:
+    done = kvproof("meta-llama/Meta-Llama-3-70B", "--gpu", "L4", "--engine", "formula")
+    assert done.returncode == 1
+    assert "missing" in done.stdout or "0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["no/such-model-anywhere", "--gpu", "H100", "--offline"], "unknown model"),
+        ([LLAMA, "--gpu", "H1OO"], "H100"),
+        ([LLAMA], "--gpu"),
+        ([LLAMA, "--gpu", "H100", "--engine", "vlm"], "vllm"),
+        ([LLAMA, "--gpu", "H100", "--contexts", "32k..4k"], "32k..4k"),
+        ([LLAMA, "--gpu", "H100", "--engine", "formula", "--kv-dtype", "bf61"], "bf16"),
+        ([LLAMA, "--gpu", "8xH100", "--engine", "formula", "--tp", "3"], "multiple"),
+        (["cache", "missing/config.json"], "config.json"),
+        (["cache", LLAMA, "--dtype", "floaty"], "element type"),
+        (["cache", LLAMA, "--no-such-flag"], "no-such-flag"),
+        (["compare"], "model"),
+        (["gpus", "nosuchgpu"], "nosuchgpu"),
+        ([LLAMA, "--gpu", "H100", "--engine", "formula", "-o", "chart.bmp"], "chart.bmp"),
+        ([LLAMA, "--gpu", "H100", "--engine", "formula", "-o", "/no/such/folder/c.svg"], "folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(args: list[str], words: str) -> None:
+    done = kvproof(*args)
+    assert done.returncode == 2, done.stderr
+    assert words.lower() in done.stderr.lower()
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not done.stdout
+
+
+def test_errors_have_a_json_form() -> None:
+    done = kvproof(LLAMA, "--gpu", "H1OO", "--json")
+    assert done.returncode == 2
+    assert not done.stdout
+    assert json.loads(done.stderr)["error"]["code"] == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", '"x"', "{}", '{"model_type": 7}', '{"model_type": "llama"}' * 2,
+        '{"model_type": "llama", "num_hidden_layers": 1000000000000}',
+        '{"model_type": "llama", "num_hidden_layers": -3}',
+        '{"model_type": "llama", "num_hidden_layers": "32"}',
+        '{"model_type": "llama", "hidden_size": 1e400}',
+        '{"model_type": "llama", "num_attention_heads": 0}',
+        '{"model_type": "nosuchthing"}',
+        "[" * 100_000, '{"a":' * 50_000, '{"model_type": "' + "x" * 10_000_000 + '"}',
+        '{"model_type": "llama", "model_type2": NaN}',
+    ],
+)  # fmt: skip
+def test_hostile_configs(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    done = kvproof("cache", str(path))
+    assert done.returncode == 2, (done.stdout[:200], done.stderr[:400])
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert len(done.stderr) < 600
+    assert not done.stdout
+
+
+def test_a_closed_pipe_is_no_fault() -> None:
+    command = f"{sys.executable} -m kvproof models | head -1"
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_faults_are_101(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvproof.surfaces import cli
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli.cli, "main", broken)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["models"])
+    assert stopped.value.code == 101
+    assert "fault of kvproof" in capsys.readouterr().err
