@@ -76,22 +76,33 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FullSlot(Slot, frozen=True, kw_only=True):
-    """Keys and values of every position: `kv_heads` heads, `k_dim` and `v_dim` wide."""
+    """Keys and values of every position: `kv_heads` heads, `k_dim` and `v_dim` wide.
+
+    `prefix` positions of learned prompt stand before the text (CPM-Ant).
+    """
 
     kind: ClassVar[Kind] = "full"
     kv_heads: int
     k_dim: int
     v_dim: int
+    prefix: int = 0
 
     def entry_bytes(self, types: Types) -> int:
         return types.k.bytes(self.kv_heads * self.k_dim) + types.v.bytes(self.kv_heads * self.v_dim)
 
+    def held(self, tokens: Tokens) -> Tokens:
+        return tokens + self.prefix
+
 
 class SlidingSlot(FullSlot, frozen=True, kw_only=True):
-    """Keys and values of the last `window` positions."""
+    """Keys and values of the last `window` positions.
+
+    `after_prompt`: the window is of decoded tokens, and the whole prompt is kept beside it.
+    """
 
     kind: ClassVar[Kind] = "sliding"
     window: int
+    after_prompt: bool = False
 
     def held(self, tokens: Tokens) -> Tokens:
         return at_most(tokens, self.window)

@@ -22,7 +22,7 @@ from kvproof.model.rules.before import BEFORE
 from kvproof.model.rules.layer_types import LAYER_TYPES, LEGACY
 
 Config = dict[str, Any]
-_TEXT_KEYS = ("decoder", "decoder_config", "generator", "text_config", "thinker_config")
+TEXT_KEYS = ("decoder", "decoder_config", "generator", "text_config", "thinker_config")
 _RULE_FAULTS = (
     TypeError, ValueError, KeyError, IndexError, AttributeError, ZeroDivisionError, OverflowError,
 )  # fmt: skip
@@ -229,7 +229,7 @@ def _text_of(root: Config) -> Config:
     """The config of the decoder inside a composite model's, as get_text_config finds it."""
     current = root
     for _ in range(4):
-        found = next((current[k] for k in _TEXT_KEYS if isinstance(current.get(k), dict)), None)
+        found = next((current[k] for k in TEXT_KEYS if isinstance(current.get(k), dict)), None)
         if found is None or "model_type" not in found:
             return current
         current = found

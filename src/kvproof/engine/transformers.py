@@ -1,0 +1,312 @@
+"""Hugging Face transformers: what its cache classes keep of a model's slots.
+
+The slots say what a design needs; here stands what transformers keeps of it. Measured by running
+tiny models of every generating architecture (scripts/measure_transformers.py), transformers 5.24:
+
+- a sliding layer keeps window - 1 tokens; right after the prefill they are a view of the whole
+  prompt's tensor, after a decoded token of a tensor of window tokens;
+- a static cache takes its length from the start, sliding layers at most the window;
+- convolution states keep `kernel` columns, recurrent states are f32 where the model says so;
+- latent attention keeps the latent from 5.15 on (sparse ones from 5.18), before that the
+  expanded keys and values of every head;
+- Falcon's new decoder repeats keys and values for every query head before caching them;
+- states outside the cache's layers (MiniMax' linear cache, RecurrentGemma's modules) count in
+  `bytes`; `allocated_bytes` adds up the layers of the cache.
+
+A batch of different lengths is padded on the left to the longest one, as generate() does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvproof.cache import (
+    ChunkedSlot,
+    CompressedSlot,
+    ConvSlot,
+    CrossSlot,
+    ElementType,
+    F32,
+    FullSlot,
+    IndexerSlot,
+    LatentSlot,
+    RecurrentSlot,
+    SharedSlot,
+    SlidingSlot,
+    Slot,
+    element_type,
+)
+from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
+from kvproof.errors import UsageError
+from kvproof.terms import Term
+
+if TYPE_CHECKING:
+    from kvproof.model.types import Model
+
+NEWEST = (5, 24)
+_LATENT_SINCE = (5, 15)
+_SPARSE_LATENT_SINCE = (5, 18)
+_SPARSE_LATE = frozenset({"deepseek_v32", "glm_moe_dsa"})
+_SOURCE = "transformers cache_utils.py, measured with 5.24"
+_FLAGS: dict[str, type] = {
+    "dtype": str,
+    "cache_implementation": str,
+    "batch": int,
+    "gpu_memory": int,
+}
+Bytes = tuple[int, int]
+
+
+class _Ask(msgspec.Struct, frozen=True):
+    """One question: lengths, element types and the rules that answer it."""
+
+    prompt: int
+    decoded: int
+    static: int | None
+    encoder: int | None
+    k: ElementType
+    v: ElementType
+    model: ElementType
+    expand_latent: bool
+    repeat_heads: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.decoded
+
+
+def check_flags(deployment: Deployment) -> None:
+    """Raise UsageError for flags that this engine does not have."""
+    for name, value in deployment.flags.items():
+        if name not in _FLAGS:
+            known = ", ".join(_FLAGS)
+            raise UsageError(f"transformers has no flag {name!r}", hint=f"known: {known}")
+        if isinstance(value, bool) or not isinstance(value, _FLAGS[name]):
+            raise UsageError(f"flag {name!r} is {value!r}", hint=f"want {_FLAGS[name].__name__}")
+
+
+def cache(model: Model, request: CacheRequest, version: str | None) -> Cache:
+    """Bytes of one padded batch of sequences in a dynamic or static cache."""
+    batch = len(request.lengths)
+    ask = _question(model, request, parse_version(version))
+    pairs = [slot_bytes(slot, ask) for slot in model.slots]
+    slots = tuple(batch * held for held, _ in pairs)
+    outside = model.model_type in _OUTSIDE
+    allocated = sum(
+        own for slot, (_, own) in zip(model.slots, pairs, strict=True)
+        if not (outside and isinstance(slot, (ConvSlot, RecurrentSlot)))
+    )  # fmt: skip
+    return Cache(
+        bytes=sum(slots),
+        allocated_bytes=batch * allocated,
+        slots=slots,
+        layers=_by_layer(model, slots),
+        terms=_terms(model, slots, ask, batch),
+    )
+
+
+# States that live in modules or beside the cache's layers.
+_OUTSIDE = frozenset({"minimax", "recurrent_gemma"})
+
+
+def budget(model: Model, deployment: Deployment) -> Budget:
+    """transformers has no pool to budget: its cache grows with the sequences."""
+    raise UsageError(
+        "transformers grows its cache as it goes, so there is no budget for it",
+        hint="ask kvproof cache, or plan with engine vllm",
+    )
+
+
+def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
+    """transformers has no block pool."""
+    raise UsageError(
+        "transformers has no block pool, so it has no capacity figure",
+        hint="ask kvproof cache, or plan with engine vllm",
+    )
+
+
+def parse_version(text: str | None) -> tuple[int, int]:
+    """Major and minor of a version; the newest known when none is given."""
+    if text is None:
+        return NEWEST
+    found = re.match(r"v?(\d+)(?:\.(\d+))?", text)
+    if found is None:
+        raise UsageError(f"can't read the version {text[:40]!r}", hint="write transformers@5.24")
+    return int(found[1]), int(found[2] or 0)
+
+
+def _question(model: Model, request: CacheRequest, version: tuple[int, int]) -> _Ask:
+    own = element_type(request.dtype or model.dtype)
+    since = _SPARSE_LATENT_SINCE if _text_type(model) in _SPARSE_LATE else _LATENT_SINCE
+    repeat = 0
+    if _text_type(model) == "falcon" and model.text_config.get("new_decoder_architecture"):
+        repeat = model.attention_heads
+    return _Ask(
+        prompt=max(request.lengths, default=0),
+        decoded=request.decode_steps,
+        static=request.static_length,
+        encoder=request.encoder_tokens,
+        k=element_type(request.k_dtype) if request.k_dtype else own,
+        v=element_type(request.v_dtype) if request.v_dtype else own,
+        model=own,
+        expand_latent=version < since,
+        repeat_heads=repeat,
+    )
+
+
+def _text_type(model: Model) -> str:
+    return str(model.text_config.get("model_type", model.model_type))
+
+
+def slot_bytes(slot: Slot, ask: _Ask) -> Bytes:
+    """Logical and allocated bytes of one slot for one sequence."""
+    for kind, rule in _RULES:
+        if isinstance(slot, kind):
+            return rule(slot, ask)
+    raise UsageError(f"transformers keeps no {slot.kind} slot", hint="use engine formula")
+
+
+def _rows(ask: _Ask, k: int, v: int, held: int, allocated: int) -> Bytes:
+    """Bytes of `held` rows with `k` key and `v` value numbers each, and of `allocated` rows."""
+    return (
+        ask.k.bytes(held * k) + ask.v.bytes(held * v),
+        ask.k.bytes(allocated * k) + ask.v.bytes(allocated * v),
+    )
+
+
+def _window_rows(window: int, ask: _Ask) -> tuple[int, int]:
+    """Rows that a sliding layer shows, and rows of the tensor behind them."""
+    if ask.static is not None:
+        rows = min(window, ask.static)
+        return rows, rows
+    held = min(ask.tokens, window - 1) if window > 1 else ask.tokens
+    behind = ask.prompt if ask.decoded == 0 else min(ask.tokens, window)
+    return held, max(behind, held)
+
+
+def _full(slot: FullSlot, ask: _Ask) -> Bytes:
+    heads = ask.repeat_heads or slot.kv_heads
+    rows = ask.tokens + slot.prefix if ask.static is None else ask.static
+    return _rows(ask, heads * slot.k_dim, heads * slot.v_dim, rows, rows)
+
+
+def _sliding(slot: SlidingSlot, ask: _Ask) -> Bytes:
+    k, v = slot.kv_heads * slot.k_dim, slot.kv_heads * slot.v_dim
+    if slot.after_prompt and ask.static is None:
+        held = ask.prompt + min(ask.decoded, slot.window - 1)
+        return _rows(ask, k, v, held, ask.prompt + min(ask.decoded, slot.window))
+    held, behind = _window_rows(slot.window, ask)
+    return _rows(ask, k, v, held, behind)
+
+
+def _chunked(slot: ChunkedSlot, ask: _Ask) -> Bytes:
+    held, behind = _window_rows(slot.chunk, ask)
+    return _rows(ask, slot.kv_heads * slot.k_dim, slot.kv_heads * slot.v_dim, held, behind)
+
+
+def _latent(slot: LatentSlot, ask: _Ask) -> Bytes:
+    k, v = slot.latent_dim, slot.rope_dim
+    if ask.expand_latent:
+        k, v = slot.heads * (slot.nope_dim + slot.rope_dim), slot.heads * slot.value_dim
+    rows = ask.tokens if ask.static is None else ask.static
+    held, behind = (rows, rows) if slot.window is None else _window_rows(slot.window, ask)
+    return _rows(ask, k, v, held, behind)
+
+
+def _indexer(slot: IndexerSlot, ask: _Ask) -> Bytes:
+    rows = ask.tokens if ask.static is None else ask.static
+    keys = (slot.element or ask.model).bytes(rows * slot.dim)
+    extra = rows * slot.extra_bytes
+    # Position ids are one row expanded to three until the first decoded token copies them.
+    expanded = slot.extra_bytes and not ask.decoded and ask.static is None
+    return keys + extra, keys + (extra // 3 if expanded else extra)
+
+
+def _conv(slot: ConvSlot, ask: _Ask) -> Bytes:
+    size = (slot.element or ask.model).bytes(slot.channels * slot.kernel)
+    return size, size
+
+
+def _recurrent(slot: RecurrentSlot, ask: _Ask) -> Bytes:
+    size = (slot.element or ask.model).bytes(slot.elements)
+    return size, size
+
+
+def _cross(slot: CrossSlot, ask: _Ask) -> Bytes:
+    rows = slot.default_tokens if ask.encoder is None else ask.encoder
+    if rows is None and slot.source == "encoder":
+        raise UsageError(
+            "the model attends to an encoder whose length is not given",
+            hint="give encoder_tokens=",
+        )
+    rows = rows or 0
+    return _rows(ask, slot.kv_heads * slot.k_dim, slot.kv_heads * slot.v_dim, rows, rows)
+
+
+def _nothing(slot: SharedSlot, ask: _Ask) -> Bytes:
+    return 0, 0
+
+
+def _compressed(slot: CompressedSlot, ask: _Ask) -> Bytes:
+    """DeepSeek-V4: one window tensor (keys are values), entries, and inputs not yet compressed.
+
+    After the prefill the left-over inputs are views of the whole prompt's projections.
+    """
+    if ask.static is not None:
+        raise UsageError("transformers has no static cache for this model", hint="leave it out")
+    held, behind = _window_rows(slot.window, ask)
+    out = [ask.k.bytes(held * slot.dim), ask.k.bytes(behind * slot.dim)]
+    entries, left = divmod(ask.tokens, slot.ratio)
+    rows = ask.prompt if left and ask.decoded == 0 else left
+    for width in (slot.dim, slot.index_dim):
+        inputs = 2 * width * (2 if slot.overlap else 1)  # values and gates, two series
+        out[0] += ask.model.bytes(left * inputs)
+        out[1] += ask.model.bytes(rows * inputs)
+        kept = ask.model.bytes(entries * width)
+        if slot.overlap and entries:
+            kept += ask.model.bytes(slot.ratio * width) + F32.bytes(slot.ratio * width)
+        out = [size + kept for size in out]
+    return out[0], out[1]
+
+
+_RULES: tuple[tuple[type[Slot], Any], ...] = (
+    (SlidingSlot, _sliding),
+    (ChunkedSlot, _chunked),
+    (FullSlot, _full),
+    (LatentSlot, _latent),
+    (IndexerSlot, _indexer),
+    (ConvSlot, _conv),
+    (RecurrentSlot, _recurrent),
+    (CrossSlot, _cross),
+    (SharedSlot, _nothing),
+    (CompressedSlot, _compressed),
+)
+
+
+def _by_layer(model: Model, slots: tuple[int, ...]) -> tuple[int, ...]:
+    count = max([model.layers, *(slot.layer + 1 for slot in model.slots)])
+    out = [0] * count
+    for slot, size in zip(model.slots, slots, strict=True):
+        out[slot.layer] += size
+    return tuple(out)
+
+
+def _terms(model: Model, slots: tuple[int, ...], ask: _Ask, batch: int) -> tuple[Term, ...]:
+    """One term per kind of slot; they add up to the logical bytes."""
+    groups: dict[str, list[int]] = {}
+    for slot, size in zip(model.slots, slots, strict=True):
+        groups.setdefault(slot.kind, []).append(size)
+    where = f"{batch} x {ask.tokens:,} tokens" if ask.static is None else f"static {ask.static:,}"
+    return tuple(
+        Term(
+            name=f"{kind} cache",
+            value=sum(sizes),
+            unit="B",
+            formula=f"{len(sizes)} slots, {where}: {sum(sizes):,} B",
+            source=_SOURCE,
+        )
+        for kind, sizes in groups.items()
+    )

@@ -1,0 +1,94 @@
+"""read_config: a parsed config.json becomes a Model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvproof.errors import ModelError
+from kvproof.model.checks import bad_value
+from kvproof.model.config import Resolved, resolve
+from kvproof.model.quantization import read_quantization
+from kvproof.model.slots import read_slots
+from kvproof.model.tensors import TensorGroup, known_model_types, tensor_groups
+from kvproof.model.types import Model, Source
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_CHOSEN = (
+    "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts",
+    "num_selected_experts",
+)  # fmt: skip
+_CONTEXT = (
+    "max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "seq_length",
+    "max_target_positions", "n_ctx",
+)  # fmt: skip
+_HEADS = ("num_attention_heads", "decoder_attention_heads", "num_heads", "n_head")
+
+
+def read_config(config: Mapping[str, Any], *, name: str, source: Source) -> Model:
+    """The model that a parsed config.json describes; ModelError names what is wrong with it."""
+    resolved = resolve(config)
+    slots = read_slots(resolved)
+    text = resolved.text
+    tensors, notes = _tensors(resolved)
+    return Model(
+        name=name,
+        model_type=resolved.model_type,
+        architecture=resolved.architecture,
+        layers=max((slot.layer + 1 for slot in slots), default=0),
+        hidden_size=_count(text, ("hidden_size", "d_model", "emb_dim", "n_embd")),
+        attention_heads=_count(text, _HEADS),
+        vocab_size=_count(text, ("vocab_size",)) or _count(resolved.root, ("vocab_size",)),
+        context=_count(text, _CONTEXT) or None,
+        dtype=_dtype(resolved),
+        slots=slots,
+        tensors=tensors,
+        experts=_count(text, _EXPERTS),
+        experts_per_token=_count(text, _CHOSEN),
+        quantization=read_quantization(config),
+        source=source,
+        config=resolved.root,
+        text_config=text,
+        notes=(*resolved.notes, *notes),
+    )
+
+
+def _tensors(resolved: Resolved) -> tuple[tuple[TensorGroup, ...], tuple[str, ...]]:
+    if resolved.model_type not in known_model_types():
+        return (), (f"no parameter recipe for {resolved.model_type}: weights are unknown",)
+    try:
+        return tensor_groups(resolved.model_type, resolved.root), ()
+    except ModelError as error:
+        return (), (f"weights are unknown: {error.message}",)
+
+
+def _count(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
+    """The first whole number under one of `keys`; 0 when there is none."""
+    for key in keys:
+        value = config.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return 0
+
+
+def _dtype(resolved: Resolved) -> str:
+    for config in (resolved.text, resolved.root):
+        value = config.get("dtype")
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise bad_value("torch_dtype", value, "a type such as bfloat16")
+        if value == "auto":
+            continue
+        return _known_dtype(value)
+    return "bf16"
+
+
+def _known_dtype(value: str) -> str:
+    from kvproof.cache import element_type
+    from kvproof.errors import UsageError
+
+    try:
+        return element_type(value).name
+    except UsageError as error:
+        raise ModelError(f"config key 'torch_dtype': {error.message}", hint=error.hint) from None
