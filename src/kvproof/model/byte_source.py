@@ -36,7 +36,9 @@ class FileBytes:
             self.size: int | None = path.stat().st_size
             self._file = path.open("rb")
         except OSError as error:
-            raise ModelError(f"can't open {path}: {error.strerror}", hint="check the path") from None
+            raise ModelError(
+                f"can't open {path}: {error.strerror}", hint="check the path"
+            ) from None
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`."""

@@ -32,7 +32,19 @@ _KEPT_CHARACTERS = 65_536
 _KEPT_BYTES = 64 * 2**20
 
 _STRING, _ARRAY, _BOOL = 8, 9, 7
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _SIZES = {code: struct.calcsize(form) for code, form in _SCALARS.items()}
 _TYPE_NAMES = {0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool",
                8: "str", 9: "arr", 10: "u64", 11: "i64", 12: "f64"}  # fmt: skip
@@ -193,7 +205,9 @@ def _cut_short(
     """A note when the file ends before the data of its last tensor."""
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 0 < alignment <= 2**20:
-        raise ModelError(f"{source.name}: general.alignment is {str(alignment)[:40]!r}", hint="broken")
+        raise ModelError(
+            f"{source.name}: general.alignment is {str(alignment)[:40]!r}", hint="broken"
+        )
     data = -(-end // alignment) * alignment
     needed = max((tensor.offset + tensor.bytes for tensor in tensors), default=0)
     if source.size is None or data + needed <= source.size or not tensors:
@@ -324,7 +338,9 @@ class _Cursor:
             self.fail(f"the key {key[:60]!r} holds {count:,} strings")
         self.left(count * 8, f"{count:,} strings of {key[:60]!r}")
         if count <= _KEPT_STRINGS:
-            return tuple(self.text(_KEPT_CHARACTERS, f"a string of {key[:60]!r}") for _ in range(count))
+            return tuple(
+                self.text(_KEPT_CHARACTERS, f"a string of {key[:60]!r}") for _ in range(count)
+            )
         self._pass_strings(key, count)
         return Skipped("str", count)
 

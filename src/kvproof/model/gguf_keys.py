@@ -36,7 +36,8 @@ class Keys:
     def fail(self, name: str, value: object) -> ModelError:
         """The error for a value that is not what it should be."""
         return ModelError(
-            f"GGUF key {self.arch}.{name} is {str(value)[:60]!r}", hint="check or convert the file anew"
+            f"GGUF key {self.arch}.{name} is {str(value)[:60]!r}",
+            hint="check or convert the file anew",
         )
 
     def count(self, name: str, default: int | None = None) -> int:
@@ -44,7 +45,9 @@ class Keys:
         value = self.get(name)
         if value is None:
             if default is None:
-                raise ModelError(f"the GGUF metadata lacks {self.arch}.{name}", hint="convert it anew")
+                raise ModelError(
+                    f"the GGUF metadata lacks {self.arch}.{name}", hint="convert it anew"
+                )
             return default
         return self._count(name, value)
 
@@ -69,7 +72,9 @@ class Keys:
                     f"GGUF key {self.arch}.{name} has {len(value)} entries for {layers} layers",
                     hint="check or convert the file anew",
                 )
-            return tuple(self._count(name, int(v) if isinstance(v, bool) else v) for v in value[:layers])
+            return tuple(
+                self._count(name, int(v) if isinstance(v, bool) else v) for v in value[:layers]
+            )
         return (self.count(name, default),) * layers
 
     def flags(self, name: str, layers: int) -> tuple[bool, ...] | None:

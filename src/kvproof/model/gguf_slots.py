@@ -147,7 +147,8 @@ class _Attention:
         self.k_dim_sliding = keys.count("attention.key_length_swa", self.k_dim)
         self.v_dim_sliding = keys.count("attention.value_length_swa", self.v_dim)
         self.latent = bool(
-            keys.count("attention.key_length_mla", 0) and keys.count("attention.value_length_mla", 0)
+            keys.count("attention.key_length_mla", 0)
+            and keys.count("attention.value_length_mla", 0)
         )
         self.window, self.slides = sliding_layers(keys)
         self.own = _layers_with_cache(keys)
@@ -157,7 +158,9 @@ class _Attention:
     def slots(self, layer: int) -> list[Slot]:
         """The slots of one layer: its attention's and its indexer's."""
         if layer >= self.own:
-            return [SharedSlot(layer=layer, source_layer=self.own - (2 if self.slides[layer] else 1))]
+            return [
+                SharedSlot(layer=layer, source_layer=self.own - (2 if self.slides[layer] else 1))
+            ]
         if self.keys.arch in _SKIPS_FEED_FORWARD and self.wide[layer]:
             return []
         if not self.kv_heads[layer]:
@@ -276,7 +279,10 @@ def _state_maker(keys: Keys) -> Callable[[int], list[Slot]]:
     if keys.has("kda.head_dim"):
         return _kda(keys)
     if keys.arch == "minimax-01":
-        heads, dim = keys.per_layer("attention.head_count", 1)[0], keys.count("attention.key_length")
+        heads, dim = (
+            keys.per_layer("attention.head_count", 1)[0],
+            keys.count("attention.key_length"),
+        )
         return lambda i: [
             RecurrentSlot(layer=i, shape=(heads, dim, dim), mixer="lightning", heads=heads)
         ]

@@ -1,0 +1,369 @@
+"""Random metadata of models for the llama.cpp oracle: one recipe per family of architectures.
+
+`metadata(arch, random)` gives GGUF keys without the architecture in front, small enough to be
+loaded without tensors and varied enough to touch every sizing rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+Keys = dict[str, Any]
+Recipe = Callable[[Random], Keys]
+
+
+def dense(r: Random, *, groups: bool = True) -> Keys:
+    layers = r.randint(2, 12)
+    kv = r.choice([1, 2, 4, 8])
+    heads = kv * (r.choice([1, 2, 4]) if groups else 1)
+    dim = r.choice([32, 64, 96, 128])
+    return {
+        "context_length": r.choice([2048, 8192, 40960]),
+        "embedding_length": heads * dim,
+        "block_count": layers,
+        "feed_forward_length": r.choice([512, 1024, 3072]),
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv,
+        "vocab_size": r.choice([1000, 32000, 50304]),
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.layer_norm_epsilon": 1e-5,
+        "rope.dimension_count": dim,
+    }
+
+
+def own_width(r: Random) -> Keys:
+    keys = dense(r)
+    dim = r.choice([64, 128, 256])
+    return keys | {"attention.key_length": dim, "attention.value_length": dim,
+                   "rope.dimension_count": dim}  # fmt: skip
+
+
+def plain_heads(r: Random) -> Keys:
+    return dense(r, groups=False)
+
+
+def moe(r: Random) -> Keys:
+    return own_width(r) | {
+        "expert_count": 8,
+        "expert_used_count": 2,
+        "expert_feed_forward_length": r.choice([256, 512]),
+        "expert_shared_feed_forward_length": 512,
+        "expert_shared_count": 1,
+        "leading_dense_block_count": 1,
+        "expert_weights_scale": 1.0,
+        "expert_weights_norm": True,
+        "expert_gating_func": 2,
+        "interleave_moe_layer_step": 1,
+        "expert_group_count": 0,
+    }
+
+
+def sliding(base: Recipe, *, key: bool = True) -> Recipe:
+    def make(r: Random) -> Keys:
+        keys = base(r)
+        if key:
+            keys["attention.sliding_window"] = r.choice([64, 128, 500, 1024, 4096])
+        return keys
+
+    return make
+
+
+def listed(base: Recipe) -> Recipe:
+    def make(r: Random) -> Keys:
+        keys = sliding(base)(r)
+        keys["attention.sliding_window_pattern"] = [
+            r.random() < 0.6 for _ in range(keys["block_count"])
+        ]
+        keys["attention.sliding_window_pattern"][0] = True
+        return keys
+
+    return make
+
+
+def gemma3n(r: Random) -> Keys:
+    return sliding(own_width)(r) | {
+        "block_count": r.choice([25, 30, 35]),
+        "embedding_length_per_layer_input": 64,
+        "altup.active_idx": 0,
+        "altup.num_inputs": 4,
+    }
+
+
+def gemma4(r: Random) -> Keys:
+    keys = listed(own_width)(r)
+    layers = r.randint(8, 16)
+    period = r.choice([3, 5, 6])
+    slides = [(i + 1) % period != 0 for i in range(layers)]
+    small = r.choice([64, 128])
+    full = r.choice([1, 2])
+    return keys | {
+        "block_count": layers,
+        "attention.sliding_window_pattern": slides,
+        "attention.head_count_kv": [keys["attention.head_count_kv"] if s else full for s in slides],
+        "attention.head_count": 8,
+        "attention.key_length_swa": small,
+        "attention.value_length_swa": small,
+        "rope.dimension_count_swa": small,
+        "attention.shared_kv_layers": r.choice([0, 0, layers - period - 1]),
+        "embedding_length_per_layer_input": 0,
+        "rope.freq_base_swa": 10000.0,
+    }
+
+
+def latent(r: Random) -> Keys:
+    keys = moe(r)
+    rank, rope, nope, value = r.choice([128, 512]), 64, 128, 128
+    return keys | {
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": 256,
+        "attention.kv_lora_rank": rank,
+        "attention.key_length": rank + rope,
+        "attention.value_length": rank,
+        "attention.key_length_mla": nope + rope,
+        "attention.value_length_mla": value,
+        "rope.dimension_count": rope,
+    }
+
+
+def expanded(r: Random) -> Keys:
+    keys = latent(r)
+    for name in ("attention.key_length_mla", "attention.value_length_mla"):
+        del keys[name]
+    return keys | {
+        "attention.head_count_kv": keys["attention.head_count"],
+        "attention.key_length": 192,
+        "attention.value_length": 128,
+    }
+
+
+def minicpm3(r: Random) -> Keys:
+    keys = expanded(r)
+    for name in [key for key in keys if key.startswith("expert") or "leading" in key]:
+        del keys[name]
+    return keys
+
+
+def indexed(r: Random) -> Keys:
+    return latent(r) | {
+        "attention.indexer.head_count": 8,
+        "attention.indexer.key_length": r.choice([64, 128]),
+        "attention.indexer.top_k": 256,
+    }
+
+
+def minimax_m3(r: Random) -> Keys:
+    return moe(r) | {
+        "attention.indexer.head_count": 4,
+        "attention.indexer.key_length": 64,
+        "attention.indexer.top_k": 16,
+        "attention.indexer.block_size": 64,
+        "attention.indexer.local_blocks": 2,
+    }
+
+
+def deepseek4(r: Random) -> Keys:
+    layers = r.randint(4, 10)
+    dim = r.choice([64, 128])
+    return moe(r) | {
+        "block_count": layers,
+        "embedding_length": 512,
+        "attention.head_count": 8,
+        "attention.head_count_kv": 1,
+        "attention.key_length": dim,
+        "attention.value_length": dim,
+        "rope.dimension_count": 32,
+        "attention.q_lora_rank": 64,
+        "attention.sliding_window": r.choice([128, 256]),
+        "attention.output_group_count": 8,
+        "attention.output_lora_rank": 32,
+        "attention.compress_ratios": [r.choice([0, 4, 128]) for _ in range(layers)],
+        "attention.compress_rope_freq_base": 160000.0,
+        "hyper_connection.count": 4,
+        "hyper_connection.sinkhorn_iterations": 2,
+        "hyper_connection.epsilon": 1e-6,
+        "hash_layer_count": 0,
+        "swiglu_clamp_exp": 10.0,
+        "expert_gating_func": 4,
+        "attention.indexer.head_count": 64,
+        "attention.indexer.key_length": 128,
+        "attention.indexer.top_k": 1024,
+    }
+
+
+def state(r: Random, keys: Keys, *, groups: int) -> Keys:
+    width = keys["embedding_length"]
+    rank = r.choice([8, 16])
+    inner = rank * 64 if groups else 2 * width
+    return keys | {
+        "ssm.conv_kernel": r.choice([3, 4]),
+        "ssm.inner_size": inner,
+        "ssm.state_size": r.choice([16, 64, 128]),
+        "ssm.time_step_rank": rank,
+        "ssm.group_count": groups,
+    }
+
+
+def mamba(r: Random) -> Keys:
+    keys = state(r, dense(r), groups=0)
+    return keys | {
+        "attention.head_count": 0,
+        "attention.head_count_kv": 0,
+        "feed_forward_length": 0,
+    }
+
+
+def mamba2(r: Random) -> Keys:
+    keys = state(r, dense(r), groups=r.choice([1, 2]))
+    return keys | {
+        "attention.head_count": 0,
+        "attention.head_count_kv": 0,
+        "feed_forward_length": 0,
+    }
+
+
+def mixed(base: Recipe, *, groups: int) -> Recipe:
+    """Recurrent layers are those whose head_count_kv is zero."""
+
+    def make(r: Random) -> Keys:
+        keys = state(r, base(r), groups=groups)
+        kv, layers = keys["attention.head_count_kv"], keys["block_count"]
+        heads = [kv if r.random() < 0.4 else 0 for _ in range(layers)]
+        heads[-1], heads[0] = kv, 0
+        return keys | {"attention.head_count_kv": heads}
+
+    return make
+
+
+def nemotron_h(r: Random) -> Keys:
+    keys = mixed(own_width, groups=2)(r)
+    layers = keys["block_count"] = r.randint(6, 14)
+    kinds = ["M", "*", "-"] + [r.choice("MMM*--") for _ in range(layers - 3)]
+    kv = r.choice([1, 2])
+    return keys | {
+        "attention.head_count": 4,
+        "attention.head_count_kv": [kv if k == "*" else 0 for k in kinds],
+        "feed_forward_length": [1024 if k == "-" else 0 for k in kinds],
+    }
+
+
+def falcon_h1(r: Random) -> Keys:
+    return state(r, own_width(r), groups=1)
+
+
+def lfm2(r: Random) -> Keys:
+    keys = mixed(dense, groups=0)(r)
+    keys = {key: value for key, value in keys.items() if not key.startswith("ssm")}
+    return keys | {"shortconv.l_cache": r.choice([3, 4])}
+
+
+def lfm2moe(r: Random) -> Keys:
+    return lfm2(r) | {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 256,
+                      "leading_dense_block_count": 1, "expert_gating_func": 2}  # fmt: skip
+
+
+def gated_delta(base: Recipe) -> Recipe:
+    def make(r: Random) -> Keys:
+        keys = base(r)
+        heads, groups, size = r.choice([8, 16]), r.choice([4, 8]), r.choice([64, 128])
+        return keys | {
+            "block_count": r.choice([4, 8, 12]),
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": heads * size,
+            "ssm.state_size": size,
+            "ssm.time_step_rank": heads,
+            "ssm.group_count": groups,
+            "full_attention_interval": r.choice([2, 4]),
+            "rope.dimension_sections": [11, 11, 10, 0],
+        }
+
+    return make
+
+
+def kimi_linear(r: Random) -> Keys:
+    keys = latent(r)
+    layers = keys["block_count"] = r.randint(4, 10)
+    heads = [0 if r.random() < 0.7 else 1 for _ in range(layers)]
+    heads[0], heads[-1] = 0, 1
+    return keys | {"attention.head_count_kv": heads, "ssm.conv_kernel": 4, "kda.head_dim": 64}
+
+
+def rwkv(r: Random) -> Keys:
+    keys = dense(r)
+    return keys | {
+        "embedding_length": 512, "attention.head_count": 0, "attention.head_count_kv": 0,
+        "wkv.head_size": 64, "token_shift_count": 2, "attention.decay_lora_rank": 32,
+        "attention.iclr_lora_rank": 32, "attention.value_residual_mix_lora_rank": 16,
+        "attention.gate_lora_rank": 32, "time_mix_extra_dim": 32, "time_decay_extra_dim": 64,
+        "rescale_every_n_layers": 0,
+    }  # fmt: skip
+
+
+def rwkv_qwen(r: Random) -> Keys:
+    keys = rwkv(r)
+    return keys | {"attention.head_count": 8, "attention.head_count_kv": 8, "token_shift_count": 1,
+                   "feed_forward_length": 1024}  # fmt: skip
+
+
+def minimax_01(r: Random) -> Keys:
+    return moe(r) | {"block_count": 8, "residual_scale": 1.0}
+
+
+RECIPES: dict[str, Recipe] = {
+    **{arch: dense for arch in (
+        "llama", "qwen2", "granite", "internlm2", "arcee", "smollm3", "xverse", "ernie4_5",
+        "starcoder2", "exaone", "seed_oss", "maincoder", "hunyuan-dense", "pangu-embedded",
+        "mistral3", "nemotron", "command-r", "stablelm", "minicpm", "olmo", "qwen", "baichuan",
+        "orion", "starcoder", "refact", "falcon", "phi2", "plamo", "chatglm", "glm4", "apertus",
+        "bitnet", "codeshell", "jais2",
+    )},
+    **{arch: plain_heads for arch in ("gpt2", "gptneox", "bloom", "mpt", "jais", "chameleon")},
+    **{arch: own_width for arch in ("qwen3", "gemma", "qwen3vl", "qwen2vl")},
+    **{arch: moe for arch in (
+        "qwen3moe", "qwen2moe", "glm4moe", "minimax-m2", "dots1", "ernie4_5-moe", "bailingmoe",
+        "bailingmoe2", "granitemoe", "olmoe", "phimoe", "grok", "dbrx", "arctic", "deepseek",
+        "hunyuan-moe", "grovemoe", "qwen3vlmoe", "hy_v3",
+    )},
+    **{arch: sliding(own_width) for arch in (
+        "gemma2", "gemma3", "cohere2", "olmo2", "phi3", "plamo3", "muse-glimmer",
+    )},
+    **{arch: sliding(moe) for arch in ("gpt-oss", "exaone-moe", "smallthinker", "afmoe", "mellum",
+                                       "cohere2moe")},
+    **{arch: listed(moe) for arch in ("mimo2", "step35", "granite_swa", "maple", "spark2_5")},
+    "exaone4": sliding(own_width),
+    "llama4": moe,
+    "gemma3n": gemma3n,
+    "gemma4": gemma4,
+    "deepseek2": latent,
+    "deepseek2-expanded": expanded,
+    "minicpm3": minicpm3,
+    "plm": minicpm3,
+    "deepseek32": indexed,
+    "glm-dsa": indexed,
+    "minimax-m3": minimax_m3,
+    "deepseek4": deepseek4,
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "jamba": mixed(dense, groups=0),
+    "granitehybrid": mixed(dense, groups=1),
+    "plamo2": mixed(own_width, groups=0),
+    "nemotron_h": nemotron_h,
+    "falcon-h1": falcon_h1,
+    "lfm2": lfm2,
+    "lfm2moe": lfm2moe,
+    "qwen3next": gated_delta(moe),
+    "qwen35": gated_delta(own_width),
+    "qwen35moe": gated_delta(moe),
+    "kimi-linear": kimi_linear,
+    "rwkv6": rwkv,
+    "rwkv7": rwkv,
+    "arwkv7": rwkv_qwen,
+    "rwkv6qwen2": rwkv_qwen,
+    "minimax-01": minimax_01,
+}  # fmt: skip
+
+
+def metadata(recipe: str, random: Random) -> tuple[str, Keys]:
+    """Architecture and keys of a random model of a recipe."""
+    return recipe.removesuffix("-expanded"), RECIPES[recipe](random)

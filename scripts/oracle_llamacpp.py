@@ -1,0 +1,272 @@
+"""Ask the real llama.cpp what random contexts of random models allocate, and compare.
+
+    python scripts/oracle_llamacpp.py [--models N] [--cases N] [--seed N] [--only ARCH,ARCH]
+
+Needs the packages xllamacpp (llama.cpp as a library), llama-cpp-py-sync (only its C header text
+is read), cffi and gguf beside kvproof; `make oracle-llamacpp` installs them. Models exist as
+metadata only: nothing is downloaded, and contexts are created without their memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20,
+         "bf16": 30}  # fmt: skip
+FLASH = {"auto": -1, "off": 0, "on": 1}
+FLAGS = {"n_ctx": "ctx_size", "n_seq_max": "parallel", "n_batch": "batch_size",
+         "n_ubatch": "ubatch_size", "type_k": "cache_type_k", "type_v": "cache_type_v"}  # fmt: skip
+
+
+def random_case(r: Random, *, recurrent: bool) -> dict[str, Any]:
+    case: dict[str, Any] = {
+        "n_ctx": r.choice(
+            [0, 1, 255, 300, 1000, 4096, 8192, 10000, 32768, 131072, r.randint(1, 200000)]
+        ),
+        "n_seq_max": r.choice([1, 1, 2, 3, 4] if recurrent else [1, 1, 2, 3, 4, 7, 16, 64]),
+        "kv_unified": r.random() < 0.4,
+        "flash_attn": r.choice(["auto", "auto", "on", "off"]),
+        "swa_full": r.random() < 0.15,
+    }
+    if r.random() < 0.5:
+        case["n_batch"], case["n_ubatch"] = r.choice(
+            [(2048, 2048), (512, 128), (64, 64), (4096, 1024)]
+        )
+    if r.random() < 0.5:
+        case["type_k"] = r.choice(list(TYPES))
+        case["type_v"] = case["type_k"] if r.random() < 0.6 else r.choice(list(TYPES))
+    if recurrent and r.random() < 0.4:
+        case["n_rs_seq"] = r.choice([1, 3])
+    return case
+
+
+def write_gguf(path: Path, arch: str, keys: dict[str, Any]) -> None:
+    import gguf
+
+    writer = gguf.GGUFWriter(str(path), arch)
+    for key, value in keys.items():
+        name = f"{arch}.{key}"
+        if isinstance(value, bool):
+            writer.add_bool(name, value)
+        elif isinstance(value, float):
+            writer.add_float32(name, value)
+        elif isinstance(value, int):
+            writer.add_uint32(name, value)
+        else:
+            writer.add_array(name, value)
+    writer.add_string("tokenizer.ggml.model", "none")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+class Library:
+    """llama.cpp's C API, from xllamacpp's shared library."""
+
+    def __init__(self) -> None:
+        import importlib.util
+
+        import xllamacpp  # noqa: F401 - resolves the library's Python symbols
+        from cffi import FFI
+
+        spec = importlib.util.find_spec("xllamacpp")
+        header = importlib.util.find_spec("llama_cpp_py_sync")
+        assert spec is not None and spec.origin and header is not None and header.origin
+        self.path = str(next(Path(spec.origin).parent.glob("xllamacpp*.so")))
+        text = (Path(header.origin).parent / "_cffi_bindings.py").read_text()
+        match = re.search(r'_LLAMA_H_CDEF = """(.*?)"""', text, re.S)
+        assert match
+        self.ffi = FFI()
+        self.ffi.cdef(match[1])
+        if "gguf_init_from_file" not in match[1]:
+            self.ffi.cdef(
+                "struct gguf_init_params { bool no_alloc; struct ggml_context ** ctx; };"
+                "struct gguf_context * gguf_init_from_file(const char *, struct gguf_init_params);"
+            )
+        self.lib = self.ffi.dlopen(self.path, os.RTLD_NOW | os.RTLD_GLOBAL)
+        self.lines: list[str] = []
+
+        @self.ffi.callback("void(enum ggml_log_level, const char *, void *)")
+        def log(_level: int, words: Any, _user: Any) -> None:
+            self.lines.append(self.ffi.string(words).decode("utf8", "replace"))
+
+        @self.ffi.callback("void(struct ggml_tensor *, void *)")
+        def fill(_tensor: Any, _user: Any) -> None:
+            pass
+
+        self.kept = (log, fill)
+        self.lib.llama_log_set(log, self.ffi.NULL)
+        self.lib.llama_backend_init()
+
+    def load(self, path: str) -> Any:
+        params = self.lib.llama_model_default_params()
+        params.n_gpu_layers = 0
+        params.no_alloc = True
+        init = self.ffi.new("struct gguf_init_params *", {"no_alloc": True, "ctx": self.ffi.NULL})[
+            0
+        ]
+        header = self.lib.gguf_init_from_file(path.encode(), init)
+        return self.lib.llama_model_init_from_user(header, self.kept[1], self.ffi.NULL, params)
+
+    def ask(self, model: Any, case: dict[str, Any]) -> dict[str, Any]:
+        params = self.lib.llama_context_default_params()
+        for name, value in case.items():
+            if name in ("type_k", "type_v"):
+                value = TYPES[value]
+            if name == "flash_attn":
+                name, value = "flash_attn_type", FLASH[value]
+            setattr(params, name, value)
+        params.n_threads = params.n_threads_batch = 1
+        self.lines.clear()
+        context = self.lib.llama_init_from_model(model, params)
+        if context == self.ffi.NULL:
+            return {"refused": "".join(self.lines)[-300:]}
+        try:
+            return self.breakdown(context)
+        finally:
+            self.lib.llama_free(context)
+
+    def breakdown(self, context: Any) -> dict[str, Any]:
+        """Bytes by kind: walks the std::map that llama_get_memory_breakdown returns."""
+        import ctypes
+
+        dll = ctypes.CDLL(self.path)
+        call = dll._Z26llama_get_memory_breakdownPK13llama_context
+        call.restype, call.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]
+        buffer = (ctypes.c_uint64 * 6)()
+        call(ctypes.addressof(buffer), int(self.ffi.cast("uintptr_t", context)))
+        out = {"context": 0, "compute": 0, "model": 0}
+        stack = [buffer[2]]
+        while stack:
+            place = stack.pop()
+            if place:
+                # colour, parent, left, right, key, then the three sizes
+                node = (ctypes.c_uint64 * 8).from_address(place)
+                stack += [node[2], node[3]]
+                for name, value in zip(("model", "context", "compute"), node[5:8], strict=True):
+                    out[name] += value
+        return out
+
+
+def child() -> None:
+    """Answer the job on standard input, one JSON line a case."""
+    job = json.loads(sys.stdin.read())
+    library = Library()
+    model = library.load(job["path"])
+    if model == library.ffi.NULL:
+        print(json.dumps({"unloadable": "".join(library.lines)[-400:]}), flush=True)
+        return
+    for case in job["cases"]:
+        print(json.dumps(library.ask(model, case)), flush=True)
+
+
+def ask(path: Path, cases: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    run = subprocess.run(
+        [sys.executable, __file__, "--child"],
+        input=json.dumps({"path": str(path), "cases": cases}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [
+        json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")
+    ], run.stderr
+
+
+def predict(arch: str, keys: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:
+    import kvproof
+
+    model = kvproof.load_model(
+        {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in keys.items()}}
+    )
+    flags = {FLAGS.get(name, name): value for name, value in case.items()}
+    try:
+        budget = kvproof.budget(model, kvproof.Deployment("llamacpp@b11549", **flags))
+    except kvproof.KvproofError as error:
+        return {"refused": str(error)}
+    compute = next(term.value for term in budget.terms if term.name.startswith("compute"))
+    return {"context": budget.kv_bytes, "compute": compute}
+
+
+def compare(recipe: str, seed: int, count: int, folder: Path, tally: Counter[str],
+            errors: dict[str, list[float]], save: list[Any] | None) -> None:  # fmt: skip
+    from llamacpp_models import metadata
+
+    r = Random(f"{recipe}/{seed}")
+    arch, keys = metadata(recipe, r)
+    path = folder / f"{recipe}.gguf"
+    write_gguf(path, arch, keys)
+    recurrent = any(
+        part in key for key in keys for part in ("ssm", "wkv", "shortconv", "kda", "compress")
+    )
+    cases = [random_case(r, recurrent=recurrent) for _ in range(count)]
+    answers, trouble = ask(path, cases)
+    if not answers or "unloadable" in answers[0]:
+        tally["unloadable"] += 1
+        why = answers[0]["unloadable"] if answers else trouble
+        print(f"{recipe}: llama.cpp does not load it: {' '.join(why.split())[-160:]}")
+        return
+    for case, real in zip(cases, answers, strict=False):
+        mine = predict(arch, keys, case)
+        tally["asked"] += 1
+        if ("refused" in real) != ("refused" in mine) or real.get("context") != mine.get("context"):
+            tally["different"] += 1
+            print(f"{recipe} seed {seed} {case}: llama.cpp {real}, kvproof {mine}")
+            continue
+        tally["equal"] += 1
+        if real.get("compute"):
+            errors.setdefault(recipe, []).append(abs(mine["compute"] / real["compute"] - 1))
+            if save is not None:
+                save.append({"arch": arch, "keys": keys, "case": case, "compute": real["compute"]})
+
+
+def median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else 0.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", type=int, default=1, help="random models of each architecture")
+    parser.add_argument("--cases", type=int, default=10, help="random contexts of each model")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--only", default="", help="architectures, comma-separated")
+    parser.add_argument("--save", default="", help="write compute buffers as JSON to this file")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child()
+        return 0
+    from llamacpp_models import RECIPES
+
+    seed = Random().randint(0, 10**6) if args.seed is None else args.seed
+    tally: Counter[str] = Counter()
+    errors: dict[str, list[float]] = {}
+    save: list[Any] | None = [] if args.save else None
+    with tempfile.TemporaryDirectory() as name:
+        for recipe in args.only.split(",") if args.only else RECIPES:
+            for turn in range(args.models):
+                compare(recipe, seed + turn, args.cases, Path(name), tally, errors, save)
+    if save is not None:
+        Path(args.save).write_text(json.dumps(save))
+    for recipe, values in sorted(errors.items()):
+        print(
+            f"compute buffer of {recipe}: median error {median(values):.2%}, worst {max(values):.2%}"
+        )
+    print(f"seed {seed}: asked {tally['asked']}, equal {tally['equal']}, different {tally['different']}, "
+          f"models llama.cpp did not load: {tally['unloadable']}")  # fmt: skip
+    return 1 if tally["different"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""llama.cpp: cells, streams and buffers that the flags ask for, exactly, and what else it takes.
+
+The pool is sized by flags and not by what is left of the memory. K, V, indexer, compressed and
+recurrent buffers are exact (facts measured on b11549); compute buffers are estimates.
+"""
+
+from __future__ import annotations
+
+from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
+from kvproof.engine.llamacpp.flags import flags_of
+from kvproof.model.types import Model
+
+
+def check_flags(deployment: Deployment) -> None:
+    """Raise UsageError for a flag that llama-server does not have or a bad value."""
+    flags_of(deployment)
+
+
+def cache(model: Model, request: CacheRequest, version: str | None = None) -> Cache:
+    """Bytes of sequences in a context made for exactly them, one stream each."""
+    from kvproof.engine.llamacpp.sequences import cache_of
+
+    return cache_of(model, request, version)
+
+
+def budget(model: Model, deployment: Deployment) -> Budget:
+    """What the flags allocate, one term per buffer and device, down to what is left."""
+    from kvproof.engine.llamacpp.memory import budget_of
+
+    return budget_of(model, deployment)
+
+
+def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
+    """The cells of the context under the flags, when `kv_bytes` hold them."""
+    from kvproof.engine.llamacpp.pool import capacity_of
+
+    return capacity_of(model, deployment, kv_bytes)

@@ -1,0 +1,64 @@
+"""What changed in llama.cpp from build to build, as a dated table.
+
+Build numbers of changes are those of the days they were merged, give or take a few builds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from kvproof.errors import UsageError
+
+NEWEST = 11549
+
+
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules that hold from build `first` on."""
+
+    first: int
+    source: str
+    pad_flash: int = 256
+    pad_plain: int = 256
+    pad_sequence: bool = True
+    sliding_cache: bool = True
+    flash_attn: Literal["on", "off", "auto"] = "auto"
+    auto_slots: int = 4
+    multi_stream: bool = True
+
+    def padding(self, flash: bool) -> int:
+        """Cells are a multiple of this many."""
+        return self.pad_flash if flash else self.pad_plain
+
+
+# PR 13194 (2025-05-20): caches of their own for sliding layers. PR 14363 (2025-07): a stream per
+# sequence. PR 15434 (2025-08-30): flash attention "auto". PR 16812 (2025-10-28): no padding.
+# PR 16736 (2025-11-02): four slots over one pool. PR 17046 (2025-11-07): padding of 256 again.
+_OLD = {"pad_plain": 32, "pad_sequence": False}
+BUILDS = (
+    Build(first=0, source="PR 7257", sliding_cache=False, flash_attn="off", auto_slots=1,
+          multi_stream=False, **_OLD),  # type: ignore[arg-type]
+    Build(first=5434, source="PR 13194", flash_attn="off", auto_slots=1, multi_stream=False,
+          **_OLD),  # type: ignore[arg-type]
+    Build(first=5928, source="PR 14363", flash_attn="off", auto_slots=1, **_OLD),  # type: ignore[arg-type]
+    Build(first=6325, source="PR 15434", auto_slots=1, **_OLD),  # type: ignore[arg-type]
+    Build(first=6869, source="PR 16812", auto_slots=1, pad_flash=1, pad_plain=1, pad_sequence=False),
+    Build(first=6925, source="PR 16736", pad_flash=1, pad_plain=1, pad_sequence=False),
+    Build(first=6981, source="PR 17046"),
+)  # fmt: skip
+
+
+def build_of(version: str | None) -> Build:
+    """The rules of `b11549`, `11549` or an unnamed (then the newest) build."""
+    if version is None:
+        return BUILDS[-1]
+    match = re.match(r"b?(\d{1,6})(?![\d.])", version)
+    if match is None:
+        raise UsageError(
+            f"llama.cpp has builds, not versions like {version[:30]!r}",
+            hint="write llamacpp@b11549",
+        )
+    number = int(match[1])
+    return max((row for row in BUILDS if row.first <= number), key=lambda row: row.first)

@@ -1,0 +1,200 @@
+"""llama-server's flags: names, spellings, defaults by build, and what they must be.
+
+Source: llama.cpp common/arg.cpp and common/common.h (b11549). The C API's names for the same
+settings (n_ctx, n_seq_max, type_k, ...) are understood too.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from importlib import resources
+from typing import Any, Literal
+
+import msgspec
+
+from kvproof.cache.elements import ELEMENT_TYPES, ElementType
+from kvproof.engine.base import Deployment
+from kvproof.engine.llamacpp.builds import Build, build_of
+from kvproof.errors import UsageError, unknown_name
+from kvproof.units import parse_bytes
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+_C_API = {
+    "n_ctx": "ctx_size", "n_seq_max": "parallel", "n_parallel": "parallel",
+    "n_batch": "batch_size", "n_ubatch": "ubatch_size", "type_k": "cache_type_k",
+    "type_v": "cache_type_v", "flash_attn_type": "flash_attn", "offload_kqv": "kv_offload",
+    "n_cpu_moe": "n_cpu_moe",
+}  # fmt: skip
+# What kvproof adds: settings of the C API without a flag, and other programs' memory.
+_OWN = ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory")
+_TRUE, _FALSE = ("1", "on", "true", "yes", "enabled"), ("0", "off", "false", "no", "disabled")
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags that decide memory; the rest are known by name and left alone.
+
+    `parallel` None: the server chooses (four slots over one unified pool). `n_gpu_layers` None:
+    as many as there are.
+    """
+
+    build: Build
+    ctx_size: int = 0
+    parallel: int | None = None
+    kv_unified: bool | None = None
+    kv_unified_per_slot: int = 0
+    batch_size: int = 2048
+    ubatch_size: int = 512
+    cache_type_k: ElementType
+    cache_type_v: ElementType
+    flash_attn: Literal["on", "off", "auto"] = "auto"
+    swa_full: bool = False
+    kv_offload: bool = True
+    n_gpu_layers: int | None = None
+    split_mode: Literal["none", "layer", "row", "tensor"] = "layer"
+    tensor_split: tuple[float, ...] = ()
+    main_gpu: int = 0
+    n_cpu_moe: int = 0
+    cpu_moe: bool = False
+    fit: bool = True
+    fit_ctx: int = 4096
+    cache_ram: int = 8192
+    n_outputs_max: int | None = None
+    n_rs_seq: int = 0
+    gpu_memory: int | None = None
+
+
+@functools.cache
+def _spellings() -> dict[str, str]:
+    """Every spelling of every option, to its long name."""
+    file = resources.files("kvproof.engine").joinpath("data/llamacpp_flags.json")
+    options: dict[str, list[str]] = json.loads(file.read_bytes())["options"]
+    out = {other: name for name, others in options.items() for other in others}
+    out |= {name: name for name in options}
+    return out | _C_API | {name: name for name in _OWN}
+
+
+def canonical_flag(name: str) -> tuple[str, bool]:
+    """The long name of a flag, and whether it is written in its negated form."""
+    key = name.strip().lstrip("-").replace("-", "_")
+    known = _spellings()
+    if key in known:
+        return known[key], False
+    if key == "nkvo":
+        return "kv_offload", True
+    if key.startswith("no_") and key[3:] in known:
+        return known[key[3:]], True
+    raise unknown_name("llama-server flag", name, sorted(known), see="see llama-server --help")
+
+
+def flags_of(deployment: Deployment) -> Flags:
+    """The deployment's flags, read and checked."""
+    build = build_of(deployment.engine.version)
+    read: dict[str, Any] = {}
+    for name, value in deployment.flags.items():
+        key, negated = canonical_flag(name)
+        reader = _READERS.get(key)
+        if reader is not None:
+            read[key] = not reader(key, value) if negated else reader(key, value)
+    read.setdefault("cache_type_k", ELEMENT_TYPES["f16"])
+    read.setdefault("cache_type_v", ELEMENT_TYPES["f16"])
+    read.setdefault("flash_attn", build.flash_attn)
+    flags = Flags(build=build, **read)
+    if not flags.batch_size and not flags.ubatch_size:
+        raise UsageError("batch_size and ubatch_size are both zero", hint="give one of them")
+    return flags
+
+
+def _bad(key: str, value: Any, want: str) -> UsageError:
+    return UsageError(f"llama-server's {key} is {str(value)[:40]!r}", hint=f"want {want}")
+
+
+def _whole(key: str, value: Any) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise _bad(key, value, "a whole number") from None
+    if isinstance(value, bool) or not -(2**31) < number < 2**31:
+        raise _bad(key, value, "a whole number")
+    return number
+
+
+def _count(key: str, value: Any) -> int:
+    number = _whole(key, value)
+    if number < 0:
+        raise _bad(key, value, "zero or more")
+    return number
+
+
+def _slots(key: str, value: Any) -> int | None:
+    number = _whole(key, value)
+    if number == 0 or number > 256:
+        raise _bad(key, value, "1 to 256 sequences, or -1")
+    return number if number > 0 else None
+
+
+def _layers(key: str, value: Any) -> int | None:
+    if str(value).lower() in ("auto", "all"):
+        return None
+    number = _whole(key, value)
+    return number if number >= 0 else None
+
+
+def _switch(key: str, value: Any) -> bool:
+    text = str(value).lower()
+    if text in _TRUE or value is None:
+        return True
+    if text in _FALSE:
+        return False
+    raise _bad(key, value, "on or off")
+
+
+def _three_way(key: str, value: Any) -> str:
+    text = str(value).lower()
+    if text in ("auto", "-1"):
+        return "auto"
+    return "on" if _switch(key, value) else "off"
+
+
+def _unified(key: str, value: Any) -> bool | None:
+    return None if value is None else _switch(key, value)
+
+
+def _type(key: str, value: Any) -> ElementType:
+    name = str(value).lower()
+    if name not in CACHE_TYPES:
+        raise unknown_name(key, name, list(CACHE_TYPES), see=f"known: {', '.join(CACHE_TYPES)}")
+    return ELEMENT_TYPES[name]
+
+
+def _mode(key: str, value: Any) -> str:
+    text = str(value).lower()
+    if text not in ("none", "layer", "row", "tensor"):
+        raise _bad(key, value, "none, layer, row or tensor")
+    return text
+
+
+def _shares(key: str, value: Any) -> tuple[float, ...]:
+    parts = value if isinstance(value, list | tuple) else re.split(r"[,/]", str(value))
+    try:
+        shares = tuple(float(part) for part in parts)
+    except (TypeError, ValueError):
+        raise _bad(key, value, "proportions such as 3,1") from None
+    if len(shares) > 128 or any(not 0 <= share < 2**31 for share in shares):
+        raise _bad(key, value, "up to 128 proportions of zero or more")
+    return shares
+
+
+def _memory(key: str, value: Any) -> int:
+    return parse_bytes(value)
+
+
+_READERS: dict[str, Any] = {
+    "ctx_size": _count, "parallel": _slots, "kv_unified": _unified, "batch_size": _count,
+    "kv_unified_per_slot": _count, "ubatch_size": _count, "cache_type_k": _type,
+    "cache_type_v": _type, "flash_attn": _three_way, "swa_full": _switch, "kv_offload": _switch,
+    "n_gpu_layers": _layers, "split_mode": _mode, "tensor_split": _shares, "main_gpu": _count,
+    "n_cpu_moe": _count, "cpu_moe": _switch, "fit": _switch, "fit_ctx": _count,
+    "cache_ram": _whole, "n_outputs_max": _count, "n_rs_seq": _count, "gpu_memory": _memory,
+}  # fmt: skip

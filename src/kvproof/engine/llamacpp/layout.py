@@ -1,0 +1,188 @@
+"""The buffers of a llama.cpp context, piece by piece: which layer's tensor takes how many bytes.
+
+Source: llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, -dsa.cpp, -msa.cpp, -dsv4.cpp,
+llama-memory-recurrent.cpp, llama_model::create_memory (b11549).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from kvproof.cache import (
+    ChunkedSlot,
+    CompressedSlot,
+    ConvSlot,
+    FullSlot,
+    IndexerSlot,
+    LatentSlot,
+    RecurrentSlot,
+    SlidingSlot,
+    Slot,
+)
+from kvproof.engine.llamacpp.context import Context, pad
+from kvproof.model.gguf_slots import WINDOWED
+from kvproof.model.types import Model
+
+_F32 = 4
+_SLIDING_PAD = 256
+_CSA, _HCA = 4, 128
+_COMPRESSED_PAD = 256
+# Architectures whose recurrent convolution keeps no current column: kernel - 1 are stored.
+_WHOLE_SHIFT = "rwkv"
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """One tensor of the context: its buffer's name, its layer, its slot's index and its bytes."""
+
+    buffer: str
+    layer: int
+    slot: int
+    bytes: int
+    formula: str
+
+
+def pieces(model: Model, context: Context) -> tuple[Piece, ...]:
+    """Every tensor that the context allocates for the cache."""
+    layout = _Layout(model, context)
+    return tuple(
+        piece for index, slot in enumerate(model.slots) for piece in layout.of(index, slot)
+    )
+
+
+def sliding_cells(context: Context, window: int, *, unified: bool) -> int:
+    """Cells of one stream of the sliding layers: their windows and one batch in flight."""
+    if context.swa_full:
+        return context.sequence_cells
+    windows = window * (context.sequences if unified else 1) + context.ubatch
+    step = max(
+        _SLIDING_PAD if context.build.pad_sequence else 1, context.build.padding(context.flash)
+    )
+    if context.build.pad_sequence:
+        return pad(min(context.sequence_cells, windows), step)
+    return min(context.sequence_cells, pad(windows, step))
+
+
+class _Layout:
+    def __init__(self, model: Model, context: Context) -> None:
+        self.context = context
+        self.windowed = context.build.sliding_cache and (
+            context.arch is None or context.arch in WINDOWED or context.arch == "deepseek4"
+        )
+        full = [slot for slot in model.slots if isinstance(slot, FullSlot)]
+        self.widest_v = max((slot.kv_heads * slot.v_dim for slot in full), default=0)
+        self.indexer_v = max((slot.v_dim for slot in full), default=0)
+
+    def of(self, index: int, slot: Slot) -> Iterator[Piece]:
+        """The pieces of one slot."""
+        if isinstance(slot, CompressedSlot) or self.context.arch == "deepseek4":
+            yield from self._deepseek4(index, slot)
+        elif isinstance(slot, FullSlot):
+            yield from self._full(index, slot)
+        elif isinstance(slot, LatentSlot):
+            yield self._latent(index, slot)
+        elif isinstance(slot, IndexerSlot):
+            yield from self._indexer(index, slot)
+        elif isinstance(slot, ConvSlot):
+            yield self._conv(index, slot)
+        elif isinstance(slot, RecurrentSlot):
+            yield self._state(index, slot.layer, "recurrent state S", slot.elements)
+
+    def _place(self, slot: Slot) -> tuple[int, str]:
+        """Cells of one stream for a slot, and what its buffer's name ends in."""
+        window = _window(slot)
+        if not window or not self.windowed:
+            return self.context.sequence_cells, ""
+        cells = sliding_cells(self.context, window, unified=self.context.unified)
+        return cells, " (sliding window)"
+
+    def _full(self, index: int, slot: FullSlot) -> Iterator[Piece]:
+        """Keys and values; without flash attention values are as wide as the widest layer's."""
+        cells, tail = self._place(slot)
+        width = slot.kv_heads * slot.v_dim
+        if not self.context.flash:
+            width = self.widest_v
+        yield self._rows(
+            f"K cache{tail}", index, slot.layer, "k", slot.kv_heads * slot.k_dim, cells
+        )
+        if slot.v_dim:
+            yield self._rows(f"V cache{tail}", index, slot.layer, "v", width, cells)
+
+    def _latent(self, index: int, slot: LatentSlot) -> Piece:
+        cells, tail = self._place(slot)
+        width = slot.latent_dim + slot.rope_dim
+        return self._rows(f"K cache{tail}", index, slot.layer, "k", width, cells)
+
+    def _indexer(self, index: int, slot: IndexerSlot) -> Iterator[Piece]:
+        """Keys of the indexer; where the main cache has values, an indexer's values too."""
+        cells = self.context.sequence_cells
+        yield self._rows("indexer K cache", index, slot.layer, "k", slot.dim, cells)
+        if self.context.arch == "minimax-m3":
+            yield self._rows("indexer V cache", index, slot.layer, "v", self.indexer_v, cells)
+
+    def _rows(
+        self, buffer: str, index: int, layer: int, which: str, width: int, cells: int,
+        streams: int | None = None,
+    ) -> Piece:  # fmt: skip
+        """`cells` rows of `width` numbers in each stream."""
+        element = self.context.k if which == "k" else self.context.v
+        streams = self.context.streams if streams is None else streams
+        row = element.bytes(width)
+        formula = f"{cells:,} cells x {row:,} B ({width} x {element.name})"
+        if streams > 1:
+            formula += f" x {streams} streams"
+        return Piece(buffer, layer, index, row * cells * streams, formula)
+
+    def _conv(self, index: int, slot: ConvSlot) -> Piece:
+        columns = slot.kernel if slot.mixer == _WHOLE_SHIFT else max(slot.kernel - 1, 0)
+        return self._state(index, slot.layer, "recurrent state R", slot.channels * columns)
+
+    def _state(self, index: int, layer: int, buffer: str, elements: int) -> Piece:
+        rows = self.context.sequences * self.context.planes
+        formula = f"{elements:,} x {_F32} B x {rows} sequences' states"
+        return Piece(buffer, layer, index, elements * _F32 * rows, formula)
+
+    def _deepseek4(self, index: int, slot: Slot) -> Iterator[Piece]:
+        """A raw window in every layer, compressed entries and the compressor's state in most."""
+        dim = slot.dim if isinstance(slot, CompressedSlot) else _raw_width(slot)
+        if not dim:
+            return
+        streams = self.context.sequences
+        cells = sliding_cells(self.context, _window(slot), unified=False)
+        name = "K cache (sliding window)"
+        yield self._rows(name, index, slot.layer, "k", dim, cells, streams)
+        if isinstance(slot, CompressedSlot):
+            yield from self._compressed(index, slot, streams)
+
+    def _compressed(self, index: int, slot: CompressedSlot, streams: int) -> Iterator[Piece]:
+        entries = max(1, -(-self.context.sequence_cells // slot.ratio))
+        cells = pad(entries, _COMPRESSED_PAD)
+        layer = slot.layer
+        name = f"compressed K cache (1:{slot.ratio})"
+        yield self._rows(name, index, layer, "k", slot.dim, cells, streams)
+        double = 2 if slot.ratio == _CSA else 1
+        rows = slot.ratio * double
+        yield self._compressor(index, layer, rows, double * slot.dim)
+        if slot.index_dim:
+            yield self._rows("indexer K cache", index, layer, "k", slot.index_dim, cells, streams)
+            yield self._compressor(index, layer, rows, double * slot.index_dim)
+
+    def _compressor(self, index: int, layer: int, rows: int, width: int) -> Piece:
+        planes = self.context.sequences * self.context.planes
+        formula = f"2 x {rows} rows x {width} x {_F32} B x {planes} sequences' states"
+        return Piece("compressor state", layer, index, 2 * rows * width * _F32 * planes, formula)
+
+
+def _window(slot: Slot) -> int:
+    if isinstance(slot, SlidingSlot | CompressedSlot):
+        return slot.window
+    if isinstance(slot, ChunkedSlot):
+        return slot.chunk
+    return slot.window or 0 if isinstance(slot, LatentSlot) else 0
+
+
+def _raw_width(slot: Slot) -> int:
+    if isinstance(slot, LatentSlot):
+        return slot.latent_dim + slot.rope_dim
+    return slot.kv_heads * slot.k_dim if isinstance(slot, FullSlot) else 0
