@@ -159,10 +159,13 @@ def negate(a: Any) -> Any:
     return mk("not", a)
 
 
-def substitute(value: Any, var: int, by: Any) -> Any:
+def substitute(value: Any, var: int, by: Any, done: dict[E, Any] | None = None) -> Any:
     """Replace one loop counter in an expression."""
     if not isinstance(value, E) or var not in value.free:
         return value
     if value.op == "v":
         return by
-    return mk(value.op, *(substitute(a, var, by) for a in value.args))
+    done = {} if done is None else done
+    if value not in done:
+        done[value] = mk(value.op, *(substitute(a, var, by, done) for a in value.args))
+    return done[value]

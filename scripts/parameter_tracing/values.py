@@ -48,6 +48,13 @@ class Carried:
         self.name = name
 
 
+class Done:
+    """How a block ended: returned, continued, broke off, or ran out ("end")."""
+
+    def __init__(self, *kinds: str, value: Any = None) -> None:
+        self.kinds, self.value = kinds, value
+
+
 class Choice:
     """A value that is not a scalar and depends on a condition."""
 
@@ -191,8 +198,15 @@ def merge(cond: Any, a: Any, b: Any) -> Any:
     """The value that is a where cond holds and b elsewhere."""
     if a is b or not isinstance(cond, E):
         return a if a is b or cond else b
+    if isinstance(a, Done) and isinstance(b, Done):
+        kinds = tuple(sorted({*a.kinds, *b.kinds}))
+        return Done(*kinds, value=merge(cond, a.value, b.value))
     if isinstance(a, (Opaque, Carried)) and isinstance(b, (Opaque, Carried)):
         return a
+    if b is MISSING and scalar(a):
+        return a  # only a valid program's reads matter, and those come after the assignment
+    if a is MISSING and scalar(b):
+        return b
     if type(a) is tuple and type(b) is tuple and len(a) == len(b) and not (scalar(a) and scalar(b)):
         return tuple(merge(cond, x, y) for x, y in zip(a, b, strict=True))
     if scalar(a) and scalar(b):

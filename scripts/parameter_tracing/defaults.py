@@ -1,0 +1,62 @@
+"""Default configs, their values for bounding loops, and the classes that have a rule by hand."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from transformers import CONFIG_MAPPING
+
+from .expressions import NATIVE, E
+
+EXTRA: dict[str, dict[str, Any]] = {}
+RULES: dict[str, str] = {}
+
+
+@functools.cache
+def default_config(model_type: str) -> Any:
+    """A config of the class's defaults, completed where they do not run alone."""
+    return CONFIG_MAPPING[model_type](**EXTRA.get(model_type, {}))
+
+
+def rule_for(class_name: str) -> str:
+    """The hand-written rule of a class, if any."""
+    return RULES.get(class_name, "")
+
+
+def evaluator(inst: Any) -> Callable[[Any], Any]:
+    """Values of expressions at the default config; the largest over a loop's first turns."""
+
+    def value(expr: Any, turn: int, done: dict[E, Any]) -> Any:
+        if not isinstance(expr, E):
+            return expr
+        if expr not in done:
+            done[expr] = compute(expr, turn, done)
+        return done[expr]
+
+    def compute(expr: E, turn: int, done: dict[E, Any]) -> Any:
+        if expr.op == "c":
+            found = inst
+            for name in expr.args:
+                found = found[name] if isinstance(found, dict) else getattr(found, name)
+            return found
+        if expr.op == "v":
+            return turn
+        if expr.op == "if":
+            return value(expr.args[1 if value(expr.args[0], turn, done) else 2], turn, done)
+        return NATIVE[expr.op](*[value(a, turn, done) for a in expr.args])
+
+    def largest(expr: Any) -> Any:
+        best = None
+        for turn in range(12 if isinstance(expr, E) and expr.free else 1):
+            try:
+                found = value(expr, turn, {})
+            except (IndexError, TypeError, KeyError, AttributeError):
+                continue
+            best = found if best is None or not isinstance(found, int) else max(best, found)
+        if best is None:
+            raise ValueError(f"no default for {expr!r}")
+        return best
+
+    return largest
