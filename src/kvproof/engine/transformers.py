@@ -72,6 +72,7 @@ class _Ask(msgspec.Struct, frozen=True):
     model: ElementType
     expand_latent: bool
     repeat_heads: int
+    windows: dict[int, int]
 
     @property
     def tokens(self) -> int:
@@ -154,6 +155,7 @@ def _question(model: Model, request: CacheRequest, version: tuple[int, int]) -> 
         model=own,
         expand_latent=version < since,
         repeat_heads=repeat,
+        windows={s.layer: s.window for s in model.slots if isinstance(s, SlidingSlot)},
     )
 
 
@@ -195,11 +197,20 @@ def _full(slot: FullSlot, ask: _Ask) -> Bytes:
 
 def _sliding(slot: SlidingSlot, ask: _Ask) -> Bytes:
     k, v = slot.kv_heads * slot.k_dim, slot.kv_heads * slot.v_dim
-    if slot.after_prompt and ask.static is None:
-        held = ask.prompt + min(ask.decoded, slot.window - 1)
-        return _rows(ask, k, v, held, ask.prompt + min(ask.decoded, slot.window))
+    if slot.after_prompt:
+        return _reference(slot, ask, k, v)
     held, behind = _window_rows(slot.window, ask)
     return _rows(ask, k, v, held, behind)
+
+
+def _reference(slot: SlidingSlot, ask: _Ask, k: int, v: int) -> Bytes:
+    """The prompt, and a window of decoded tokens beside it, in one buffer when static."""
+    if ask.static is not None:
+        window = min(slot.window, ask.static)
+        rows = min(ask.static - window, ask.prompt) + window
+        return _rows(ask, k, v, rows, rows)
+    held = ask.prompt + min(ask.decoded, slot.window - 1)
+    return _rows(ask, k, v, held, ask.prompt + min(ask.decoded, slot.window))
 
 
 def _chunked(slot: ChunkedSlot, ask: _Ask) -> Bytes:
@@ -219,10 +230,10 @@ def _latent(slot: LatentSlot, ask: _Ask) -> Bytes:
 def _indexer(slot: IndexerSlot, ask: _Ask) -> Bytes:
     rows = ask.tokens if ask.static is None else ask.static
     keys = (slot.element or ask.model).bytes(rows * slot.dim)
-    extra = rows * slot.extra_bytes
-    # Position ids are one row expanded to three until the first decoded token copies them.
-    expanded = slot.extra_bytes and not ask.decoded and ask.static is None
-    return keys + extra, keys + (extra // 3 if expanded else extra)
+    # Position ids grow with the tokens in a static cache too; they are one row expanded to three
+    # until the first decoded token copies them.
+    extra = ask.tokens * slot.extra_bytes
+    return keys + extra, keys + (extra if ask.decoded else extra // 3)
 
 
 def _conv(slot: ConvSlot, ask: _Ask) -> Bytes:
@@ -243,6 +254,8 @@ def _cross(slot: CrossSlot, ask: _Ask) -> Bytes:
             hint="give encoder_tokens=",
         )
     rows = rows or 0
+    if ask.static is not None:  # a static cross cache takes its layers' windows too
+        rows = min(rows, ask.windows.get(slot.layer, rows))
     return _rows(ask, slot.kv_heads * slot.k_dim, slot.kv_heads * slot.v_dim, rows, rows)
 
 

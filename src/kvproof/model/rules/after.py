@@ -353,6 +353,11 @@ def _section(key: str, name: str) -> Rule:
     return rule
 
 
+def _minicpm3(c: Config) -> None:
+    if c.get("v_head_dim") is None:
+        c["v_head_dim"] = c["hidden_size"] // c["num_attention_heads"]
+
+
 def _dbrx(c: Config) -> None:
     c["ffn_config"]["hidden_size"] = c["d_model"]
     c["num_key_value_heads"] = c["attn_config"]["kv_n_heads"]
@@ -450,7 +455,7 @@ AFTER: dict[str, Rule] = {
     "mamba2": _auto_rank("time_step_rank"),
     "mellum": _all_sparse,
     "mimo_v2_flash": chain(_dense_first("-", 1), _mimo),
-    "minicpm3": _latent,
+    "minicpm3": chain(_latent, _minicpm3),
     "minimax_m3_vl_text": _all_sparse,
     "mistral4": lambda c: c.update(
         qk_head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"],

@@ -1,0 +1,230 @@
+"""Measure what the installed transformers caches for tiny models of every generating architecture.
+
+    python scripts/measure_transformers.py OUT.json [MODEL_TYPE ...]     # with the extra [oracle]
+
+Each record holds the config as transformers saves it, the number of parameters, and for prompts
+of 8, 33 and 70 tokens, for 33 + 1 decoded and for a static cache of 128 the logical and allocated
+bytes of every cache layer. Random weights, batch 1, bf16, CPU. Types that can't be built or run
+are listed with the reason.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedConfig, StaticCache
+from transformers.models.auto import modeling_auto as auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from tiny_models import tiny_config
+
+FAMILIES = {
+    "causal": auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "image_text": auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    "multimodal": auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    "seq2seq": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    "speech": auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+}
+ENCODER = 21
+SKIP_ATTRIBUTES = {"_sliding_window_tensor", "cumulative_length_tensor"}
+
+
+def tensors_of(layer: Any) -> dict[str, torch.Tensor]:
+    """Every non-empty cache tensor of a cache layer, by attribute."""
+    found: dict[str, torch.Tensor] = {}
+
+    def visit(name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            if value.numel() and value.dim() > 1:
+                found[name] = value
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                visit(f"{name}.{key}", inner)
+        elif isinstance(value, (list, tuple)):
+            for key, inner in enumerate(value):
+                visit(f"{name}.{key}", inner)
+
+    for name, value in vars(layer).items():
+        if name not in SKIP_ATTRIBUTES:
+            visit(name, value)
+    return found
+
+
+def layer_bytes(layer: Any) -> list[int]:
+    """Logical bytes (aliases once) and bytes of the storages behind them."""
+    tensors = tensors_of(layer)
+    logical: dict[tuple[int, tuple[int, ...]], int] = {}
+    storages: dict[int, int] = {}
+    for tensor in tensors.values():
+        logical[(tensor.data_ptr(), tuple(tensor.shape))] = tensor.numel() * tensor.element_size()
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return [sum(logical.values()), sum(storages.values())]
+
+
+def cache_bytes(cache: Any) -> dict[str, Any]:
+    if isinstance(cache, EncoderDecoderCache):
+        own = [layer_bytes(layer) for layer in cache.self_attention_cache.layers]
+        cross = [layer_bytes(layer) for layer in cache.cross_attention_cache.layers]
+        shape = next(
+            (t.shape[-2] for layer in cache.cross_attention_cache.layers
+             for t in tensors_of(layer).values()), 0,
+        )  # fmt: skip
+        return {"self": own, "cross": cross, "encoder": shape}
+    if hasattr(cache, "layers"):
+        out: dict[str, Any] = {"self": [layer_bytes(layer) for layer in cache.layers]}
+        extra = {k: v for k, v in vars(cache).items() if k != "layers"}
+        outside = sum(
+            t.numel() * t.element_size()
+            for value in extra.values()
+            for t in tensors_of(type("Extra", (), {})() if value is None else _box(value)).values()
+        )
+        return {**out, "extra": outside} if outside else out
+    return {"self": [layer_bytes(_box(cache))]}
+
+
+class _Box:
+    def __init__(self, value: Any) -> None:
+        self.value = vars(value) if hasattr(value, "__dict__") else value
+
+
+def _box(value: Any) -> _Box:
+    return _Box(value)
+
+
+def encoder_inputs(model: Any, config: PreTrainedConfig, family: str) -> dict[str, Any]:
+    """Inputs of the encoder; text where the model takes text."""
+    name = model.main_input_name
+    if name in ("input_features", "input_values"):
+        kind = config.model_type
+        if kind == "speecht5":
+            return {"input_values": torch.randn(1, 4000, dtype=torch.bfloat16)}
+        if kind in ("moonshine", "moonshine_streaming"):
+            return {"input_values": torch.randn(1, 8000, dtype=torch.bfloat16)}
+        if kind == "pop2piano":
+            width = config.d_model
+            return {"inputs_embeds": torch.randn(1, ENCODER, width, dtype=torch.bfloat16)}
+        bins = getattr(config, "num_mel_bins", None) or getattr(config, "input_feat_per_channel", 80)
+        frames = 3000 if kind == "whisper" else 64
+        if kind == "whisper":
+            return {"input_features": torch.randn(1, bins, frames, dtype=torch.bfloat16)}
+        if kind.startswith("seamless"):
+            bins = config.feature_projection_input_dim
+        return {"input_features": torch.randn(1, frames, bins, dtype=torch.bfloat16)}
+    return {"input_ids": torch.randint(5, 100, (1, ENCODER))}
+
+
+def run(model: Any, config: PreTrainedConfig, family: str, cache: Any, tokens: int,
+        decode: int = 0) -> Any:  # fmt: skip
+    """Prefill `tokens` (then decode) and give the cache back."""
+    ids = torch.randint(5, 100, (1, tokens))
+    seq2seq = bool(config.is_encoder_decoder) and family in ("seq2seq", "speech", "image_text", "multimodal")
+    given = encoder_inputs(model, config, family) if seq2seq else {}
+    key = "decoder_input_ids" if seq2seq else "input_ids"
+    if config.model_type == "udop":
+        given["bbox"] = torch.zeros(1, ENCODER, 4, dtype=torch.long)
+    extra = {"past_key_values": cache} if cache is not None else {}
+    out = model(**given, **{key: ids}, use_cache=True, **extra)
+    kept = held(out)
+    for _ in range(decode):
+        if seq2seq and "input_ids" in given:
+            given = {"encoder_outputs": (out.encoder_last_hidden_state,)}
+        out = model(
+            **given, **{key: torch.randint(5, 100, (1, 1))}, use_cache=True, past_key_values=kept
+        )
+        kept = held(out)
+    return kept
+
+
+def held(out: Any) -> Any:
+    for name in ("past_key_values", "cache_params", "state", "mems", "past_buckets_states", "cache"):
+        value = getattr(out, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+def measure(family: str, kind: str, class_name: str) -> dict[str, Any]:
+    config = tiny_config(kind)
+    for sub in (config, *[getattr(config, key, None) for key in config.sub_configs]):
+        if isinstance(sub, PreTrainedConfig):
+            sub._attn_implementation = "eager"
+    model_class = getattr(transformers, class_name)
+    torch.manual_seed(0)
+    model = model_class(config).to(torch.bfloat16).eval()
+    saved = json.loads(config.to_json_string())
+    saved["architectures"] = [class_name]
+    record: dict[str, Any] = {
+        "model_type": kind,
+        "family": family,
+        "config": saved,
+        "n_params": sum(p.numel() for p in model.parameters()),
+        "lengths": {},
+    }
+    with torch.no_grad():
+        for tokens in (8, 33, 70):
+            record["lengths"][str(tokens)] = cache_bytes(run(model, config, family, None, tokens))
+        record["decode_34"] = attempt(lambda: run(model, config, family, None, 33, 1))
+        record["static"] = attempt(lambda: run(model, config, family, static(config, family), 33))
+    return record
+
+
+def attempt(make: Any) -> dict[str, Any]:
+    try:
+        return cache_bytes(make())
+    except Exception as error:  # noqa: BLE001 - what a model can't do is a finding here
+        return {"error": f"{type(error).__name__}: {str(error)[:120]}"}
+
+
+def static(config: PreTrainedConfig, family: str) -> Any:
+    cache = StaticCache(config=config, max_cache_len=128)
+    if config.is_encoder_decoder and family != "causal":
+        return EncoderDecoderCache(cache, DynamicCache())
+    return cache
+
+
+def jobs(wanted: set[str]) -> list[tuple[str, str, str]]:
+    out = []
+    for family, table in FAMILIES.items():
+        for kind, names in table.items():
+            name = names if isinstance(names, str) else names[0]
+            if kind in CONFIG_MAPPING and (not wanted or kind in wanted):
+                if not any(job[1:] == (kind, name) for job in out):
+                    out.append((family, kind, name))
+    return out
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    target, wanted = Path(sys.argv[1]), set(sys.argv[2:])
+    records: list[dict[str, Any]] = []
+    failed: list[dict[str, str]] = []
+    for family, kind, name in jobs(wanted):
+        start = time.time()
+        try:
+            records.append(measure(family, kind, name))
+        except Exception as error:  # noqa: BLE001
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            failed.append({"model_type": kind, "class": name, "reason": reason})
+            print(f"FAILED {kind} {name}: {reason}", flush=True)
+        gc.collect()
+        if time.time() - start > 10:
+            print(f"slow {kind} {time.time() - start:.0f}s", flush=True)
+    body = {"transformers": transformers.__version__, "records": records, "failed": failed}
+    target.write_text(json.dumps(body, separators=(",", ":")) + "\n", encoding="utf-8")
+    print(f"{len(records)} measured, {len(failed)} failed")
+
+
+if __name__ == "__main__":
+    main()
