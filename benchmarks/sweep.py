@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 import kvproof
-from kvproof.cache import sequence_bytes
+from kvproof.kinds import sequence_bytes
 from kvproof.engine.formula import types_of
 
 MODELS = (

@@ -30,6 +30,12 @@ def dense(r: Random, *, groups: bool = True) -> Keys:
         "attention.layer_norm_rms_epsilon": 1e-5,
         "attention.layer_norm_epsilon": 1e-5,
         "rope.dimension_count": dim,
+        "rope.dimension_sections": [dim // 8, dim // 8, dim // 8, 0],
+        "logit_scale": 1.0,
+        "use_parallel_residual": True,
+        "attention.clamp_kqv": 8.0,
+        "expert_group_scale": 1.0,
+        **{f"xielu.{name}": 1.0 for name in ("alpha_n", "alpha_p", "beta", "eps")},
     }
 
 
@@ -45,7 +51,24 @@ def plain_heads(r: Random) -> Keys:
 
 
 def moe(r: Random) -> Keys:
-    return own_width(r) | {
+    return own_width(r) | experts(r)
+
+
+def narrow_moe(r: Random) -> Keys:
+    keys = dense(r)
+    dim = keys["rope.dimension_count"]
+    return keys | experts(r) | {"attention.key_length": dim, "attention.value_length": dim}
+
+
+def plain_moe(r: Random) -> Keys:
+    keys = narrow_moe(r)
+    return keys | {"attention.head_count_kv": keys["attention.head_count"]}
+
+
+def experts(r: Random) -> Keys:
+    return {
+        "experts_per_group": 2,
+        "swiglu_clamp_exp": 10.0,
         "expert_count": 8,
         "expert_used_count": 2,
         "expert_feed_forward_length": r.choice([256, 512]),
@@ -80,6 +103,10 @@ def listed(base: Recipe) -> Recipe:
         return keys
 
     return make
+
+
+def sixty_four(r: Random) -> Keys:
+    return sliding(dense)(r) | {"block_count": 64}
 
 
 def gemma3n(r: Random) -> Keys:
@@ -154,8 +181,9 @@ def indexed(r: Random) -> Keys:
 
 
 def minimax_m3(r: Random) -> Keys:
-    return moe(r) | {
-        "attention.indexer.head_count": 4,
+    keys = moe(r)
+    return keys | {
+        "attention.indexer.head_count": keys["attention.head_count_kv"],
         "attention.indexer.key_length": 64,
         "attention.indexer.top_k": 16,
         "attention.indexer.block_size": 64,
@@ -195,7 +223,7 @@ def deepseek4(r: Random) -> Keys:
 def state(r: Random, keys: Keys, *, groups: int) -> Keys:
     width = keys["embedding_length"]
     rank = r.choice([8, 16])
-    inner = rank * 64 if groups else 2 * width
+    inner = 2 * width
     return keys | {
         "ssm.conv_kernel": r.choice([3, 4]),
         "ssm.inner_size": inner,
@@ -321,17 +349,20 @@ RECIPES: dict[str, Recipe] = {
     **{arch: plain_heads for arch in ("gpt2", "gptneox", "bloom", "mpt", "jais", "chameleon")},
     **{arch: own_width for arch in ("qwen3", "gemma", "qwen3vl", "qwen2vl")},
     **{arch: moe for arch in (
-        "qwen3moe", "qwen2moe", "glm4moe", "minimax-m2", "dots1", "ernie4_5-moe", "bailingmoe",
-        "bailingmoe2", "granitemoe", "olmoe", "phimoe", "grok", "dbrx", "arctic", "deepseek",
-        "hunyuan-moe", "grovemoe", "qwen3vlmoe", "hy_v3",
+        "qwen3moe", "qwen2moe", "glm4moe", "minimax-m2", "ernie4_5-moe", "bailingmoe",
+        "bailingmoe2", "granitemoe", "grok", "hunyuan-moe", "grovemoe", "qwen3vlmoe", "hy_v3",
     )},
+    **{arch: narrow_moe for arch in ("phimoe", "arctic", "dbrx")},
+    **{arch: plain_moe for arch in ("olmoe", "dots1", "deepseek")},
     **{arch: sliding(own_width) for arch in (
-        "gemma2", "gemma3", "cohere2", "olmo2", "phi3", "plamo3", "muse-glimmer",
+        "gemma2", "gemma3", "cohere2", "olmo2", "plamo3", "muse-glimmer",
     )},
     **{arch: sliding(moe) for arch in ("gpt-oss", "exaone-moe", "smallthinker", "afmoe", "mellum",
                                        "cohere2moe")},
     **{arch: listed(moe) for arch in ("mimo2", "step35", "granite_swa", "maple", "spark2_5")},
-    "exaone4": sliding(own_width),
+    "exaone4": sliding(dense),
+    "exaone4-64": sixty_four,
+    "phi3": sliding(dense),
     "llama4": moe,
     "gemma3n": gemma3n,
     "gemma4": gemma4,
@@ -366,4 +397,4 @@ RECIPES: dict[str, Recipe] = {
 
 def metadata(recipe: str, random: Random) -> tuple[str, Keys]:
     """Architecture and keys of a random model of a recipe."""
-    return recipe.removesuffix("-expanded"), RECIPES[recipe](random)
+    return recipe.removesuffix("-expanded").removesuffix("-64"), RECIPES[recipe](random)

@@ -215,6 +215,8 @@ def compare(recipe: str, seed: int, count: int, folder: Path, tally: Counter[str
     if not answers or "unloadable" in answers[0]:
         tally["unloadable"] += 1
         why = answers[0]["unloadable"] if answers else trouble
+        found = re.search(r"GGML_ASSERT.*|terminate.*|what\(\).*", why)
+        why = found[0] if found else why
         print(f"{recipe}: llama.cpp does not load it: {' '.join(why.split())[-160:]}")
         return
     for case, real in zip(cases, answers, strict=False):

@@ -11,7 +11,7 @@ from kvproof.errors import UsageError
 if TYPE_CHECKING:
     from kvproof.engine.base import Budget, Cache, Capacity, Deployment
     from kvproof.model.types import Model
-    from kvproof.plan import Plan
+    from kvproof.planning import Plan
 
 
 def load_model(source: str | PathLike[str] | Mapping[str, Any], *, offline: bool = False) -> Model:
@@ -80,7 +80,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
 
 def plan(model: Model, deployment: Deployment, contexts: Sequence[int] = ()) -> Plan:
     """Budget, capacity, sequences, step time and what limits, at each context length."""
-    from kvproof.plan import make_plan
+    from kvproof.planning import make_plan
 
     return make_plan(model, deployment, tuple(contexts))
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import kvproof
-from kvproof.cache import Types, element_type
+from kvproof.kinds import Types, element_type
 from kvproof.engine.formula import types_of
 from kvproof.model.designs import with_attention
 from kvproof.surfaces.cli import cli

@@ -1,46 +1,4 @@
-"""The kinds of cached state and the element types they are stored in."""
+"""Moved: this room is kvproof.kinds (the function kvproof.cache needs the name). Do not import."""
 
-from kvproof.cache.elements import BF16, ELEMENT_TYPES, F32, INT64, ElementType, element_type
-from kvproof.cache.slots import (
-    ChunkedSlot,
-    CompressedSlot,
-    ConvSlot,
-    CrossSlot,
-    FullSlot,
-    IndexerSlot,
-    Kind,
-    LatentSlot,
-    RecurrentSlot,
-    SharedSlot,
-    SlidingSlot,
-    Slot,
-    Tokens,
-    Types,
-    at_most,
-    sequence_bytes,
-)
-
-__all__ = [
-    "BF16",
-    "ELEMENT_TYPES",
-    "F32",
-    "INT64",
-    "ChunkedSlot",
-    "CompressedSlot",
-    "ConvSlot",
-    "CrossSlot",
-    "ElementType",
-    "FullSlot",
-    "IndexerSlot",
-    "Kind",
-    "LatentSlot",
-    "RecurrentSlot",
-    "SharedSlot",
-    "SlidingSlot",
-    "Slot",
-    "Tokens",
-    "Types",
-    "at_most",
-    "element_type",
-    "sequence_bytes",
-]
+from kvproof.kinds import *  # noqa: F403
+from kvproof.kinds import __all__  # noqa: F401

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kvproof.cache import (
+from kvproof.kinds import (
     ConvSlot,
     CrossSlot,
     FullSlot,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvproof.cache import (
+from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
     ConvSlot,

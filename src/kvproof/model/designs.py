@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from kvproof.cache import FullSlot, LatentSlot, Slot
+from kvproof.kinds import FullSlot, LatentSlot, Slot
 from kvproof.errors import ModelError, UsageError
 from kvproof.model.types import Model
 

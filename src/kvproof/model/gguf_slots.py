@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from kvproof.cache import (
+from kvproof.kinds import (
     CompressedSlot,
     ConvSlot,
     CrossSlot,
@@ -23,7 +23,7 @@ from kvproof.cache import (
     SlidingSlot,
     Slot,
 )
-from kvproof.cache.slots import ChunkedSlot
+from kvproof.kinds.slots import ChunkedSlot
 from kvproof.errors import ModelError
 from kvproof.model.gguf_keys import Keys
 

@@ -85,7 +85,7 @@ def _dtype(resolved: Resolved) -> str:
 
 
 def _known_dtype(value: str) -> str:
-    from kvproof.cache import element_type
+    from kvproof.kinds import element_type
     from kvproof.errors import UsageError
 
     try:

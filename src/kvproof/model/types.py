@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kvproof.cache import Slot
+from kvproof.kinds import Slot
 from kvproof.model.quantization import Quantization
 from kvproof.model.tensors import TensorGroup
 

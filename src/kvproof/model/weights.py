@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from kvproof.cache import element_type
+from kvproof.kinds import element_type
 from kvproof.model.quantization import Quantization, Scheme
 from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from kvproof.cache import ConvSlot, CrossSlot, FullSlot, LatentSlot, RecurrentSlot, Slot, Types
+from kvproof.kinds import ConvSlot, CrossSlot, FullSlot, LatentSlot, RecurrentSlot, Slot, Types
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
-from kvproof.plan import Plan
+from kvproof.planning import Plan
 from kvproof.surfaces.text import bar, heading, paint, table
 from kvproof.terms import Term
 from kvproof.units import show_bytes, show_context, show_count, show_gb, show_seconds

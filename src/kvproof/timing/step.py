@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from kvproof.cache import FullSlot, IndexerSlot, LatentSlot, RecurrentSlot, Slot, Types
+from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot, RecurrentSlot, Slot, Types
 from kvproof.model.types import Model
 from kvproof.model.weights import expert_bytes, streamed_weight_bytes
 from kvproof.terms import Term

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from kvproof.cache import FullSlot, LatentSlot, Slot
-from kvproof.cache.elements import ElementType
+from kvproof.kinds import FullSlot, LatentSlot, Slot
+from kvproof.kinds.elements import ElementType
 from kvproof.engine.llamacpp.builds import Build
 from kvproof.engine.llamacpp.flags import Flags
 from kvproof.errors import UsageError

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kvproof.cache.elements import ELEMENT_TYPES, ElementType
+from kvproof.kinds.elements import ELEMENT_TYPES, ElementType
 from kvproof.engine.base import Deployment
 from kvproof.engine.llamacpp.builds import Build, build_of
 from kvproof.errors import UsageError, unknown_name

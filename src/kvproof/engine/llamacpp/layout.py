@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kvproof.cache import (
+from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
     ConvSlot,

@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from kvproof.cache import ConvSlot, RecurrentSlot, SharedSlot
+from kvproof.kinds import ConvSlot, RecurrentSlot, SharedSlot
 from kvproof.engine.base import Capacity, Deployment, Group
 from kvproof.engine.llamacpp.context import Context, context_of
 from kvproof.engine.llamacpp.flags import Flags, flags_of

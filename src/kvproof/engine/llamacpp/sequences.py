@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvproof.cache import ConvSlot, CrossSlot, FullSlot, RecurrentSlot, Slot, Types
-from kvproof.cache.elements import ElementType, element_type
+from kvproof.kinds import ConvSlot, CrossSlot, FullSlot, RecurrentSlot, Slot, Types
+from kvproof.kinds.elements import ElementType, element_type
 from kvproof.engine.base import Cache, CacheRequest
 from kvproof.engine.llamacpp.builds import build_of
 from kvproof.engine.llamacpp.context import context_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from kvproof.cache import Slot
+from kvproof.kinds import Slot
 from kvproof.errors import ModelError
 from kvproof.model.classes import base, class_row
 from kvproof.model.config import TEXT_KEYS, Resolved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvproof.cache import ChunkedSlot, FullSlot, IndexerSlot, SharedSlot, SlidingSlot, Slot
+from kvproof.kinds import ChunkedSlot, FullSlot, IndexerSlot, SharedSlot, SlidingSlot, Slot
 from kvproof.model.slots.context import Context
 
 Widths = tuple[int, int, int]

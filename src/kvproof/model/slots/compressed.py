@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvproof.cache import CompressedSlot, SlidingSlot, Slot
+from kvproof.kinds import CompressedSlot, SlidingSlot, Slot
 from kvproof.model.checks import need
 from kvproof.model.slots.context import Context
 

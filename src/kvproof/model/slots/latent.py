@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvproof.cache import F32, IndexerSlot, LatentSlot, SharedSlot, Slot
+from kvproof.kinds import F32, IndexerSlot, LatentSlot, SharedSlot, Slot
 from kvproof.model.slots.context import Context
 
 

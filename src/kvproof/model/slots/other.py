@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvproof.cache import FullSlot, RecurrentSlot, SharedSlot, SlidingSlot, Slot
+from kvproof.kinds import FullSlot, RecurrentSlot, SharedSlot, SlidingSlot, Slot
 from kvproof.model.slots.context import Context
 
 

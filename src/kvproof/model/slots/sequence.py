@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvproof.cache import CrossSlot, FullSlot, Slot
+from kvproof.kinds import CrossSlot, FullSlot, Slot
 from kvproof.model.slots.attention import standard
 from kvproof.model.slots.context import Context
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvproof.cache import F32, ConvSlot, FullSlot, IndexerSlot, RecurrentSlot, SharedSlot, Slot
+from kvproof.kinds import F32, ConvSlot, FullSlot, IndexerSlot, RecurrentSlot, SharedSlot, Slot
 from kvproof.model.slots.attention import kv_slots
 from kvproof.model.slots.context import Context
 from kvproof.model.slots.latent import latent_slot

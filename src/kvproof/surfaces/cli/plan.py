@@ -101,7 +101,7 @@ def _sources(answer: Any) -> set[str]:
 
 
 def _text(model: Any, deployment: Any, answer: Any, *, explain: bool) -> str:
-    from kvproof.plan.plan import types_of
+    from kvproof.planning.plan import types_of
     from kvproof.surfaces import show
     from kvproof.units import show_bytes
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvproof.cache import (
+from kvproof.kinds import (
     ChunkedSlot,
     ConvSlot,
     FullSlot,

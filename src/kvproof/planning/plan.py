@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kvproof.cache import Types, element_type
+from kvproof.kinds import Types, element_type
 from kvproof.engine import formula
 from kvproof.engine.base import Budget, Capacity, Deployment, engine_module
 from kvproof.errors import UsageError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from kvproof.cache.elements import F32, ElementType
+from kvproof.kinds.elements import F32, ElementType
 
 if TYPE_CHECKING:
     import numpy as np
