@@ -1,0 +1,229 @@
+"""Attention backends: which one vLLM picks on a GPU, and the block sizes it takes.
+
+Source: vLLM 0.32, platforms/cuda.py (_get_backend_priorities), v1/attention/backends/** (what
+each supports) and platforms/interface.py (_preferred_block_size_for_backends). Kernels are
+assumed to be there as in the official CUDA wheel.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import msgspec
+
+DEFAULT_BLOCK = 16
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """What the choice of a backend depends on."""
+
+    capability: tuple[int, int]
+    platform: str = "cuda"
+    latent: bool = False
+    sparse: bool = False
+    head_dim: int = 128
+    nope_dim: int = 128
+    rope_dim: int = 64
+    query_heads: int = 32
+    kv_heads: int = 8
+    kv_dtype: str = "auto"
+    sinks: bool = False
+    block_size: int | None = None
+    context_ranks: int = 1
+    forced: str | None = None
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the cache is stored in fewer than 16 bits."""
+        return self.kv_dtype not in ("auto", "float16", "bfloat16")
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend's kernel block sizes (`multiple`: every multiple of the one size is fine).
+
+    `exact` backends take these sizes and no multiple of them; `block_outermost`: its first
+    layout keeps all layers of a block together.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    multiple: bool = True
+    exact: bool = False
+    block_outermost: bool = False
+
+    def takes(self, block: int) -> bool:
+        """Whether a block of `block` tokens can be used (split into kernel blocks if need be)."""
+        if self.exact:
+            return block in self.sizes
+        return any(block % size == 0 for size in self.sizes)
+
+    @property
+    def smallest(self) -> int:
+        """Its smallest kernel block."""
+        return min(self.sizes)
+
+    def largest_within(self, row_bytes: int, budget: int) -> int:
+        """The largest kernel block whose page fits in `budget` bytes, else the smallest one."""
+        most = budget // row_bytes
+        if self.multiple:
+            size = self.sizes[0]
+            return max(size, most // size * size)
+        fitting = [size for size in self.sizes if size * row_bytes <= budget]
+        return max(fitting) if fitting else self.smallest
+
+
+def _fixed(name: str, *sizes: int, exact: bool = False) -> Backend:
+    return Backend(name=name, sizes=sizes, multiple=False, exact=exact)
+
+
+FLASH_ATTN = Backend(name="FLASH_ATTN", sizes=(16,))
+TRITON_ATTN = Backend(name="TRITON_ATTN", sizes=(16,))
+FLEX = Backend(name="FLEX_ATTENTION", sizes=(16,))
+FLASHINFER = _fixed("FLASHINFER", 16, 32, 64)
+FLASHINFER_LARGE = _fixed("FLASHINFER", 16, 32, 64, 128, 256, 512, 1024)
+ROCM_ATTN = Backend(name="ROCM_ATTN", sizes=(16,))
+CPU_ATTN = Backend(name="CPU_ATTN", sizes=(32,))
+CPU_MLA = _fixed("CPU_MLA", 16, exact=True)
+FLASH_ATTN_MLA = Backend(name="FLASH_ATTN_MLA", sizes=(16,))
+TRITON_MLA = Backend(name="TRITON_MLA", sizes=(16,))
+FLASHMLA = _fixed("FLASHMLA", 64)
+FLASHINFER_MLA = _fixed("FLASHINFER_MLA", 32, 64)
+CUTLASS_MLA = _fixed("CUTLASS_MLA", 128)
+ROCM_MLA = Backend(name="ROCM_AITER_MLA", sizes=(1,))
+FLASH_ATTN_MLA_SPARSE = Backend(name="FLASH_ATTN_MLA_SPARSE", sizes=(64,))
+FLASHMLA_SPARSE = Backend(name="FLASHMLA_SPARSE", sizes=(64,))
+FLASHINFER_MLA_SPARSE = Backend(name="FLASHINFER_MLA_SPARSE", sizes=(32,))
+FLASHINFER_MLA_SPARSE_SM90 = Backend(name="FLASHINFER_MLA_SPARSE_SM90", sizes=(64,))
+FLASHINFER_MLA_SPARSE_SM120 = Backend(name="FLASHINFER_MLA_SPARSE_SM120", sizes=(64,))
+ROCM_MLA_SPARSE = Backend(name="ROCM_AITER_MLA_SPARSE", sizes=(1,))
+INDEXER = _fixed("DEEPSEEK_V32_INDEXER", 64)
+
+_ALL = {
+    b.name: b
+    for b in (
+        FLASH_ATTN, TRITON_ATTN, FLEX, FLASHINFER, ROCM_ATTN, CPU_ATTN, CPU_MLA, FLASH_ATTN_MLA,
+        TRITON_MLA, FLASHMLA, FLASHINFER_MLA, CUTLASS_MLA, ROCM_MLA, FLASH_ATTN_MLA_SPARSE,
+        FLASHMLA_SPARSE, FLASHINFER_MLA_SPARSE, FLASHINFER_MLA_SPARSE_SM120, ROCM_MLA_SPARSE,
+    )
+}  # fmt: skip
+
+
+def choose(attention: Attention) -> Backend:
+    """The backend that vLLM picks: the forced one, else the first of its list that can do it."""
+    if attention.forced and attention.forced.upper() in _ALL:
+        return _ALL[attention.forced.upper()]
+    block = attention.block_size
+    options = _options(attention)
+    return next((b for b in options if block is None or b.takes(block)), options[-1])
+
+
+def _options(attention: Attention) -> list[Backend]:
+    if attention.platform == "cpu":
+        return [CPU_MLA if attention.latent else CPU_ATTN]
+    if attention.platform == "rocm":
+        return [_rocm(attention)]
+    if attention.sparse:
+        return _sparse(attention)
+    return _latent(attention) if attention.latent else _plain(attention)
+
+
+def _rocm(attention: Attention) -> Backend:
+    if attention.sparse:
+        return ROCM_MLA_SPARSE
+    return ROCM_MLA if attention.latent else ROCM_ATTN
+
+
+def _plain(attention: Attention) -> list[Backend]:
+    major = attention.capability[0]
+    flash, infer = _flash(attention), _infer(attention)
+    order = [infer, flash] if major == 10 else [flash, infer]
+    return [*(b for b in order if b is not None), TRITON_ATTN, FLEX]
+
+
+def _flash(attention: Attention) -> Backend | None:
+    """FlashAttention, where it can: Ampere up; fp8 with FA3 (Hopper) or FA4 (Blackwell)."""
+    major, head = attention.capability[0], attention.head_dim
+    if major < 8 or head % 8 or head > 512 or (head > 256 and major < 9):
+        return None
+    if attention.sinks and major < 9:
+        return None
+    if attention.kv_dtype in ("fp8", "fp8_e4m3"):
+        if major == 9 and head == 512:
+            return _fixed("FLASH_ATTN", 64)
+        return FLASH_ATTN if major == 9 or (major == 10 and head <= 128) else None
+    return None if attention.quantized else FLASH_ATTN
+
+
+def _infer(attention: Attention) -> Backend | None:
+    """FlashInfer, where it can: given head sizes, Ampere to consumer Blackwell."""
+    major = attention.capability[0]
+    if not 8 <= major <= 12 or attention.head_dim not in (64, 128, 256, 512):
+        return None
+    if attention.kv_dtype.endswith("_per_token_head"):
+        return None
+    if attention.sinks and major not in (9, 10, 12):
+        return None
+    grouped = attention.kv_heads > 0 and attention.query_heads // attention.kv_heads > 1
+    return FLASHINFER_LARGE if major == 10 and grouped else FLASHINFER
+
+
+def _latent(attention: Attention) -> list[Backend]:
+    major = attention.capability[0]
+    if major == 10:
+        infer = [FLASHINFER_MLA] if attention.nope_dim in (64, 128, 192) else []
+        return [*infer, CUTLASS_MLA, FLASHMLA, TRITON_MLA]
+    if major == 9:
+        plain = [] if attention.quantized else [FLASH_ATTN_MLA]
+        return [*plain, FLASHMLA, TRITON_MLA]
+    return [TRITON_MLA]
+
+
+def _sparse(attention: Attention) -> list[Backend]:
+    major = attention.capability[0]
+    if major == 12:
+        return [FLASHINFER_MLA_SPARSE_SM120]
+    if major == 10:
+        infer_first = attention.quantized or attention.query_heads <= 16
+        pair = [FLASHINFER_MLA_SPARSE, FLASHMLA_SPARSE]
+        if attention.kv_dtype in ("fp8_ds_mla", "nvfp4_ds_mla"):
+            return [FLASHMLA_SPARSE]
+        return pair if infer_first else pair[::-1]
+    if attention.quantized or attention.context_ranks > 1:
+        return [FLASHMLA_SPARSE, FLASHINFER_MLA_SPARSE_SM90]
+    return [FLASH_ATTN_MLA_SPARSE, FLASHMLA_SPARSE]
+
+
+def stored_latent_dtype(backend: Backend, kv_dtype: str) -> str:
+    """The type a sparse backend really stores: FlashMLA keeps fp8 in DeepSeek's own layout."""
+    quantized = kv_dtype.startswith("fp8")
+    if backend.name == "FLASHMLA_SPARSE" and quantized:
+        return "fp8_ds_mla"
+    if backend.name == "FLASHINFER_MLA_SPARSE_SM120" and (quantized or kv_dtype == "auto"):
+        return "fp8_ds_mla"
+    return kv_dtype
+
+
+def common_block(backends: list[Backend], default: int = DEFAULT_BLOCK) -> int:
+    """The block size when none is given: the default if all take it, else the smallest shared."""
+    if all(b.takes(default) for b in backends):
+        return default
+    if len(backends) == 1:
+        return backends[0].smallest
+    candidates = sorted({math.lcm(*sizes) for sizes in product(*(b.sizes for b in backends))})
+    return next((c for c in candidates if all(b.takes(c) for b in backends)), candidates[-1])
+
+
+def block_by_name(attention: Attention) -> int:
+    """The block size before 0.18, where the platform set it by the backend's name.
+
+    Source: vLLM 0.8 to 0.17, platforms/cuda.py (check_and_update_config).
+    """
+    if attention.platform != "cuda" or not attention.latent:
+        return attention.block_size or DEFAULT_BLOCK
+    major = attention.capability[0]
+    if attention.sparse or major == 9:
+        return 64
+    if major == 10:
+        return 64 if attention.nope_dim == 128 else 128
+    return attention.block_size or DEFAULT_BLOCK

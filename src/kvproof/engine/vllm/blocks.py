@@ -1,0 +1,141 @@
+"""The block size: by backend, and for hybrids grown until an attention page holds a state.
+
+Source: vLLM 0.32, platforms/interface.py (update_block_size_for_backend,
+_align_hybrid_block_size); before 0.18 platforms/cuda.py and model_executor/models/config.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from kvproof.cache import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
+from kvproof.engine.vllm.backends import (
+    INDEXER,
+    Attention,
+    Backend,
+    block_by_name,
+    choose,
+    common_block,
+)
+from kvproof.engine.vllm.compressed import BLOCK as COMPRESSED_BLOCK
+from kvproof.engine.vllm.compressed import is_v4
+from kvproof.engine.vllm.layers import Blocks, heads_on
+from kvproof.engine.vllm.rows import latent_row, pair_row
+from kvproof.engine.vllm.settings import Settings, is_hybrid, is_sparse
+from kvproof.engine.vllm.states import state_bytes
+from kvproof.model.types import Model
+
+_CPU_BLOCK = 128
+_LATENT_HYBRID = 128
+_OLD_LATENT_HYBRID = 64
+_CHUNK = 256
+
+
+def settle_blocks(model: Model, settings: Settings) -> Blocks:
+    """The block size of attention layers, the backend, and the page states are padded to."""
+    attention = attention_of(model, settings)
+    backend = choose(attention)
+    size = _plain_block(model, settings, attention, backend)
+    if not is_hybrid(model) or not settings.rules.v1:
+        length = settings.max_model_len
+        return Blocks(size=size, backend=backend, state_size=length)
+    return _hybrid(model, settings, backend, size)
+
+
+def attention_of(model: Model, settings: Settings) -> Attention:
+    """What the choice of the attention backend depends on."""
+    slot = _widest(model)
+    latent = isinstance(slot, LatentSlot)
+    kv_heads = slot.kv_heads if isinstance(slot, FullSlot) else 1
+    return Attention(
+        capability=settings.capability,
+        platform=settings.platform,
+        latent=latent,
+        sparse=is_sparse(model),
+        head_dim=slot.k_dim if isinstance(slot, FullSlot) else 576,
+        nope_dim=slot.nope_dim if isinstance(slot, LatentSlot) else 0,
+        query_heads=model.attention_heads // settings.ranks,
+        kv_heads=heads_on(kv_heads, settings.ranks),
+        kv_dtype=settings.kv_dtype,
+        sinks=model.model_type.startswith("gpt_oss"),
+        block_size=settings.block_size,
+        context_ranks=settings.context_ranks,
+        forced=settings.flags.get("attention_backend"),
+    )
+
+
+def _widest(model: Model) -> Slot | None:
+    """The slot that speaks for the model: full attention before windows, latent before both."""
+    latent = [s for s in model.slots if isinstance(s, LatentSlot)]
+    full = [s for s in model.slots if isinstance(s, FullSlot) and not isinstance(s, SlidingSlot)]
+    pairs = [s for s in model.slots if isinstance(s, FullSlot)]
+    return next(iter([*latent, *full, *pairs]), None)
+
+
+def _plain_block(model: Model, settings: Settings, attention: Attention, backend: Backend) -> int:
+    if is_v4(model):
+        return settings.block_size or COMPRESSED_BLOCK
+    if not settings.rules.block_by_backend:
+        return block_by_name(attention)
+    if settings.block_size is not None:
+        return settings.block_size
+    if settings.platform == "cpu":
+        return 16 if attention.latent else _CPU_BLOCK
+    backends = [backend]
+    if attention.sparse and settings.platform == "cuda":
+        backends.append(INDEXER)
+    return common_block(backends)
+
+
+def _hybrid(model: Model, settings: Settings, backend: Backend, size: int) -> Blocks:
+    """Grow the block until its attention page holds a state; states are padded to that page."""
+    token, state = _token_bytes(model, settings, backend), _state_page(model, settings)
+    step = _alignment(model, settings, backend, size)
+    if settings.state_mode == "all":
+        step = math.lcm(_mamba_chunk(model, settings), step)
+    grown = step * -(-state // (step * token))
+    if settings.rules.null_reserved:
+        grown = backend.smallest * -(-grown // backend.smallest)
+    block = max(size, grown)
+    page = block * token
+    state_size = block if settings.state_mode != "none" else settings.max_model_len
+    return Blocks(size=block, backend=backend, state_size=state_size, state_page=max(page, state))
+
+
+def _alignment(model: Model, settings: Settings, backend: Backend, size: int) -> int:
+    latent = any(isinstance(slot, LatentSlot) for slot in model.slots)
+    if settings.rules.block_by_backend:
+        step = max(backend.smallest, size)
+        return max(step, _LATENT_HYBRID) if latent else step
+    if latent:
+        return _OLD_LATENT_HYBRID
+    wide = any(isinstance(s, FullSlot) and s.k_dim == 256 for s in model.slots)
+    return 32 if settings.capability[0] == 10 and wide else 16
+
+
+def _token_bytes(model: Model, settings: Settings, backend: Backend) -> int:
+    """Bytes of one token in one attention layer."""
+    slot = _widest(model)
+    if isinstance(slot, LatentSlot):
+        return latent_row(slot, settings, backend)
+    if not isinstance(slot, FullSlot):
+        return 1
+    return pair_row(heads_on(slot.kv_heads, settings.ranks), slot.k_dim, slot.v_dim, settings)
+
+
+def _state_page(model: Model, settings: Settings) -> int:
+    by_layer: dict[int, list[Slot]] = {}
+    for slot in model.slots:
+        if isinstance(slot, ConvSlot | RecurrentSlot):
+            by_layer.setdefault(slot.layer, []).append(slot)
+    return max(state_bytes(model, settings, slots) for slots in by_layer.values())
+
+
+def _mamba_chunk(model: Model, settings: Settings) -> int:
+    """Tokens of a chunk of the scan, the unit of states kept for every block."""
+    asked = settings.flags.get("mamba_block_size")
+    if asked:
+        return int(asked)
+    config = model.text_config
+    named = config.get("mamba_chunk_size") or config.get("chunk_size")
+    return int(named) if named else _CHUNK

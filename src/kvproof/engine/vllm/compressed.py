@@ -1,0 +1,90 @@
+"""DeepSeek-V4's caches: windows, compressed entries, their indexer, and compressor states.
+
+Read in vLLM 0.32, models/deepseek_v4/{attention,compressor}.py and
+v1/attention/backends/mla/sparse_swa.py; start-up logs confirm them in part (docs/accuracy.md).
+"""
+
+from __future__ import annotations
+
+from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.specs import Spec
+from kvproof.kinds import CompressedSlot, SlidingSlot, Slot
+from kvproof.model.types import Model
+
+BLOCK = 256
+_WINDOW_BLOCK = 64
+_ROW = 584
+"""fp8_ds_mla of V4: 448 B of values, 64 bf16 rotary numbers, 8 B of scales."""
+_PACKED_ALIGNMENT, _PLAIN_ALIGNMENT = 576, 512
+_COMPRESSOR_BLOCK = {4: 4, 128: 8}
+_F32 = 4
+_INDEX_SCALE = 4
+
+
+def is_v4(model: Model) -> bool:
+    """Whether the model's window layers use V4's packed rows too."""
+    return "DeepseekV4" in model.architecture or model.model_type.startswith("deepseek_v4")
+
+
+def compressed_specs(slot: Slot, settings: Settings) -> list[tuple[str, Spec]]:
+    """The caches of one layer: a window always; with compression four more kinds."""
+    if isinstance(slot, SlidingSlot):
+        return [("window", _window(slot.window, slot.k_dim, settings))]
+    if not isinstance(slot, CompressedSlot):
+        return []
+    out = [("window", _window(slot.window, slot.dim, settings))]
+    if slot.ratio <= 1:
+        return out
+    out.append(("compressed", _entries(slot.ratio, _row(slot.dim, settings), settings)))
+    out.append(("compressor", _compressor(slot.ratio, slot.dim, settings)))
+    if slot.index_dim:
+        row = slot.index_dim + _INDEX_SCALE
+        out.append(("indexer", _entries(slot.ratio, row, settings)))
+        out.append(("indexer_compressor", _compressor(slot.ratio, slot.index_dim, settings)))
+    return out
+
+
+def _packed(settings: Settings) -> bool:
+    return settings.kv_dtype.startswith("fp8") or settings.kv_dtype == "auto"
+
+
+def _alignment(settings: Settings) -> int:
+    return _PACKED_ALIGNMENT if _packed(settings) else _PLAIN_ALIGNMENT
+
+
+def _row(dim: int, settings: Settings) -> int:
+    return _ROW if _packed(settings) else dim * 2
+
+
+def _window(window: int, dim: int, settings: Settings) -> Spec:
+    return Spec(
+        kind="sliding_latent",
+        block_size=_WINDOW_BLOCK,
+        row_bytes=_row(dim, settings),
+        window=window,
+        alignment=_alignment(settings),
+        note="window",
+    )
+
+
+def _entries(ratio: int, row: int, settings: Settings) -> Spec:
+    return Spec(
+        kind="latent",
+        block_size=settings.block_size or BLOCK,
+        row_bytes=row,
+        tokens_per_row=ratio,
+        alignment=_alignment(settings),
+    )
+
+
+def _compressor(ratio: int, dim: int, settings: Settings) -> Spec:
+    """Keys and scores of the group being compressed, twice as many where groups overlap."""
+    overlap = 2 if ratio == 4 else 1
+    return Spec(
+        kind="sliding_latent",
+        block_size=_COMPRESSOR_BLOCK.get(ratio, 8),
+        row_bytes=overlap * 2 * dim * _F32,
+        window=overlap * ratio,
+        alignment=_alignment(settings),
+        note="compressor",
+    )

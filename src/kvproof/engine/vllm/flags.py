@@ -1,0 +1,168 @@
+"""vLLM's own flags in snake_case: which exist, their types, and how vLLM reads their values.
+
+`data/flags.json` lists every engine argument of the releases that were read: those that bear on
+memory have a type, the others are accepted and ignored knowingly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvproof.engine.base import Deployment
+from kvproof.errors import UsageError, unknown_name
+
+_DATA = Path(__file__).with_name("data") / "flags.json"
+_SUFFIX = {
+    "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+    "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
+}  # fmt: skip
+_HUMAN = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kmgtKMGT]?)$")
+_SIZES = (
+    "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+    "decode_context_parallel_size", "block_size", "max_num_seqs", "max_num_batched_tokens",
+)  # fmt: skip
+KV_DTYPES = (
+    "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla",
+    "nvfp4_ds_mla", "int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4",
+    "nvfp4_4over6",
+)  # fmt: skip
+
+
+@cache
+def _tables() -> tuple[dict[str, str], frozenset[str]]:
+    raw = msgspec.json.decode(_DATA.read_bytes())
+    return raw["typed"], frozenset(raw["ignored"])
+
+
+def known_flags() -> list[str]:
+    """Every flag that is accepted, ignored ones included."""
+    typed, ignored = _tables()
+    return sorted({*typed, *ignored})
+
+
+def flag_type(name: str) -> str | None:
+    """How a flag's value is read: "int", "bool", "json" ...; None for one that is ignored."""
+    return _tables()[0].get(name)
+
+
+def is_ignored(name: str) -> bool:
+    """Whether the flag exists in vLLM but changes nothing that is computed here."""
+    return name in _tables()[1]
+
+
+def read_flags(deployment: Deployment) -> dict[str, Any]:
+    """The deployment's flags with their values read; unknown names and bad values raise."""
+    typed, ignored = _tables()
+    out: dict[str, Any] = {}
+    for name, value in deployment.flags.items():
+        kind = typed.get(name)
+        if kind is None and name not in ignored:
+            raise unknown_name("vLLM flag", name, known_flags(), see="see vllm serve --help")
+        if kind is not None and value is not None:
+            out[name] = _read(name, kind, value)
+    _check(out)
+    return out
+
+
+def _read(name: str, kind: str, value: Any) -> Any:
+    try:
+        if kind == "int":
+            return _integer(value)
+        if kind in ("size", "length"):
+            if kind == "length" and str(value).lower() in ("auto", "-1"):
+                return -1
+            return human_integer(value)
+        if kind == "float":
+            return float(value)
+        if kind == "bool":
+            return _boolean(value)
+        if kind == "json":
+            return _json(value)
+    except (TypeError, ValueError, msgspec.DecodeError):
+        raise UsageError(
+            f"{name}={str(value)[:60]!r} is no value for a vLLM flag of type {kind}",
+            hint="see vllm serve --help",
+        ) from None
+    return str(value)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
+        raise ValueError(value)
+    return int(value)
+
+
+def human_integer(value: Any) -> int:
+    """An integer as vLLM reads it: `8192`, `32k` (32,000), `32K` (32,768), `25.6k`.
+
+    Source: vLLM 0.32, engine/arg_utils.py (human_readable_int).
+    """
+    if not isinstance(value, str):
+        return _integer(value)
+    match = _HUMAN.match(value.strip())
+    if match is None:
+        raise ValueError(value)
+    whole, fraction, suffix = match.groups()
+    if fraction is None:
+        return int(whole) * _SUFFIX.get(suffix, 1)
+    if not suffix or suffix.isupper():
+        raise ValueError(value)
+    return int(float(f"{whole}.{fraction}") * _SUFFIX[suffix])
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in ("true", "1", "yes", "on"):
+        return True
+    if text in ("false", "0", "no", "off"):
+        return False
+    raise ValueError(value)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        return msgspec.json.decode(value)
+    if isinstance(value, str):
+        return dict(part.split("=", 1) for part in value.split(",") if "=" in part)
+    raise ValueError(value)
+
+
+def _check(flags: Mapping[str, Any]) -> None:
+    for name in _SIZES:
+        if flags.get(name, 1) < 1:
+            raise UsageError(f"{name} is {flags[name]}", hint="give 1 or more")
+    share = flags.get("gpu_memory_utilization", 0.9)
+    if not 0 < share <= 1:
+        raise UsageError(
+            f"gpu_memory_utilization is {share:g}", hint="give a share above 0, up to 1"
+        )
+    length = flags.get("max_model_len", 1)
+    if length < 1 and length != -1:
+        raise UsageError(f"max_model_len is {length}", hint="give 1 or more, or -1 to fit memory")
+    dtype = flags.get("kv_cache_dtype", "auto")
+    if dtype not in KV_DTYPES:
+        raise unknown_name(
+            "kv_cache_dtype", dtype, list(KV_DTYPES), see=f"known: {', '.join(KV_DTYPES)}"
+        )
+    context = flags.get("decode_context_parallel_size", 1)
+    ranks = flags.get("tensor_parallel_size", 1)
+    if ranks % context:
+        raise UsageError(
+            f"decode_context_parallel_size {context} does not divide tensor_parallel_size {ranks}",
+            hint="choose one that does",
+        )
+    context_flag = flags.get("usage_context", "api_server")
+    if context_flag not in ("api_server", "llm_class"):
+        raise UsageError(
+            f"unknown usage_context {context_flag[:40]!r}", hint="use api_server or llm_class"
+        )

@@ -1,0 +1,180 @@
+"""From a model's slots to specs: one for every cache that a rank keeps.
+
+Source: vLLM 0.32, get_kv_cache_spec of model_executor/layers/attention/** and
+model_executor/layers/mamba/**; heads that tensor parallelism can't split are replicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from kvproof.engine.vllm.backends import Backend
+from kvproof.engine.vllm.compressed import compressed_specs, is_v4
+from kvproof.engine.vllm.rows import indexer_row, latent_row, pair_row
+from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.specs import Spec
+from kvproof.engine.vllm.states import checkpoint_blocks, state_bytes
+from kvproof.engine.vllm.types import Layer
+from kvproof.kinds import (
+    ChunkedSlot,
+    CompressedSlot,
+    ConvSlot,
+    CrossSlot,
+    FullSlot,
+    IndexerSlot,
+    LatentSlot,
+    RecurrentSlot,
+    SharedSlot,
+    SlidingSlot,
+    Slot,
+)
+from kvproof.model.types import Model
+
+
+class Blocks(msgspec.Struct, frozen=True, kw_only=True):
+    """The block size that was settled on, and what it brings along."""
+
+    size: int
+    backend: Backend
+    state_size: int = 0
+    state_page: int | None = None
+
+
+def make_layers(model: Model, settings: Settings, blocks: Blocks) -> tuple[Layer, ...]:
+    """Every layer's caches on one tensor-parallel rank, in the order vLLM registers them."""
+    out: list[Layer] = []
+    for index, slots in _by_layer(model):
+        out += _layer(model, settings, blocks, index, slots)
+    return tuple(out + _draft_layers(model, settings, blocks))
+
+
+def _by_layer(model: Model) -> Iterator[tuple[int, list[Slot]]]:
+    by_index: dict[int, list[Slot]] = {}
+    for slot in model.slots:
+        by_index.setdefault(slot.layer, []).append(slot)
+    yield from sorted(by_index.items())
+
+
+def _layer(
+    model: Model, settings: Settings, blocks: Blocks, index: int, slots: list[Slot]
+) -> list[Layer]:
+    out = []
+    states = [s for s in slots if isinstance(s, ConvSlot | RecurrentSlot)]
+    if states:
+        out.append(Layer(f"{index}.state", index, _state(model, settings, blocks, states)))
+    for slot in sorted(slots, key=lambda s: not isinstance(s, IndexerSlot)):
+        if isinstance(slot, ConvSlot | RecurrentSlot | SharedSlot):
+            continue
+        for name, spec in _attention(model, settings, blocks, slot):
+            out.append(Layer(f"{index}.{name}", index, spec))
+    return out
+
+
+def _attention(
+    model: Model, settings: Settings, blocks: Blocks, slot: Slot
+) -> list[tuple[str, Spec]]:
+    if isinstance(slot, CompressedSlot) or (is_v4(model) and isinstance(slot, SlidingSlot)):
+        return compressed_specs(slot, settings)
+    if isinstance(slot, LatentSlot):
+        return [("latent", _latent(settings, blocks, slot))]
+    if isinstance(slot, IndexerSlot):
+        row = indexer_row(model, slot)
+        return [("indexer", Spec(kind="latent", block_size=blocks.size, row_bytes=row, note="i"))]
+    if isinstance(slot, CrossSlot):
+        row = pair_row(heads_on(slot.kv_heads, settings.ranks), slot.k_dim, slot.v_dim, settings)
+        return [("cross", Spec(kind="cross", block_size=blocks.size, row_bytes=row))]
+    if isinstance(slot, FullSlot):
+        return [("attention", _pair(settings, blocks, slot))]
+    return []
+
+
+def heads_on(heads: int, ranks: int) -> int:
+    """KV heads on one rank: split while they last, then replicated."""
+    return max(1, heads // ranks)
+
+
+def _pair(settings: Settings, blocks: Blocks, slot: FullSlot) -> Spec:
+    heads = heads_on(slot.kv_heads, settings.ranks)
+    row = pair_row(heads, slot.k_dim, slot.v_dim, settings)
+    note = f"{heads}x{slot.k_dim}+{slot.v_dim}"
+    base = Spec(kind="full", block_size=blocks.size, row_bytes=row, note=note)
+    if isinstance(slot, ChunkedSlot):
+        return msgspec.structs.replace(base, kind="chunked", chunk=slot.chunk)
+    if not isinstance(slot, SlidingSlot):
+        return base
+    size = blocks.size
+    if settings.rules.sliding_own_block:
+        size = blocks.backend.largest_within(row, row * blocks.size)
+    return msgspec.structs.replace(
+        base, kind="sliding", block_size=size, window=slot.window, retained=_retained(settings)
+    )
+
+
+def _retained(settings: Settings) -> int:
+    """Tokens kept beyond the window for drafts of several modules."""
+    draft = settings.draft
+    several = draft.method == "mtp" and draft.layers > 1
+    return draft.layers - 1 if several and settings.rules.null_reserved else 0
+
+
+def _latent(settings: Settings, blocks: Blocks, slot: LatentSlot) -> Spec:
+    if not settings.rules.latent:
+        ranks = max(1, slot.heads // settings.ranks)
+        width = slot.nope_dim + slot.rope_dim
+        row = pair_row(ranks, width, width, settings)
+        return Spec(kind="full", block_size=blocks.size, row_bytes=row, note="expanded")
+    row = latent_row(slot, settings, blocks.backend)
+    if slot.window is not None:
+        return Spec(
+            kind="sliding_latent", block_size=blocks.size, row_bytes=row, window=slot.window
+        )
+    return Spec(kind="latent", block_size=blocks.size, row_bytes=row)
+
+
+def _state(model: Model, settings: Settings, blocks: Blocks, slots: list[Slot]) -> Spec:
+    return Spec(
+        kind="state",
+        block_size=blocks.state_size,
+        state_bytes=state_bytes(model, settings, slots),
+        padded_bytes=blocks.state_page,
+        speculative_blocks=settings.draft.tokens,
+        checkpoint_blocks=checkpoint_blocks(settings, slots),
+    )
+
+
+def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Layer]:
+    """Layers of an EAGLE head or MTP module: like the target's last attention layer."""
+    wanted = settings.draft.layers
+    last = next(
+        (slots for _, slots in reversed(list(_by_layer(model))) if _has_attention(slots)), []
+    )
+    if not wanted or not last:
+        return []
+    attention = [s for s in last if not isinstance(s, ConvSlot | RecurrentSlot)]
+    out: list[Layer] = []
+    for i in range(wanted):
+        out += _layer(model, settings, blocks, model.layers + i, attention)
+    return out
+
+
+def _has_attention(slots: list[Slot]) -> bool:
+    return any(isinstance(s, FullSlot | LatentSlot | CompressedSlot) for s in slots)
+
+
+def stage_layers(model: Model, stages: int) -> tuple[range, ...]:
+    """The decoder layers of each pipeline stage; draft layers go to the last.
+
+    Source: vLLM 0.32, distributed/utils.py (get_pp_indices): what does not divide goes to the
+    stages before the last.
+    """
+    sizes = [model.layers // stages] * stages
+    for i in range(2, model.layers % stages + 2):
+        sizes[-i] += 1
+    out, start = [], 0
+    for size in sizes:
+        out.append(range(start, start + size))
+        start += size
+    out[-1] = range(out[-1].start, model.layers + 64)
+    return tuple(out)

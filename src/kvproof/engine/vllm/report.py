@@ -1,0 +1,118 @@
+"""What vLLM says: its error sentences, and the derivation of a plan as terms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvproof.engine.vllm.groups import request_blocks
+from kvproof.engine.vllm.specs import Reserve
+from kvproof.engine.vllm.versions import Rules
+from kvproof.terms import Term
+from kvproof.units import GIB
+
+if TYPE_CHECKING:
+    from kvproof.engine.vllm.planner import Plan
+
+_SEE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
+_SOURCE = "vLLM {}, v1/core/kv_cache_utils.py"
+
+
+def gib(size: int) -> str:
+    """Bytes as vLLM prints them in GiB: two digits, trailing zeros dropped."""
+    return str(round(size / GIB, 2))
+
+
+def misfit(rules: Rules, length: int, needed: int, budget: int, estimate: int) -> str:
+    """The error of a start whose longest request does not fit, with the engine's figures."""
+    hint = (
+        f"Based on the available memory, the estimated maximum model length is {estimate}. "
+        if estimate > 0
+        else ""
+    )
+    model = "model's" if rules.null_reserved else "models's"
+    also = " (which also controls CPU memory on the CPU backend)" if rules.null_reserved else ""
+    more = f" {_SEE}" if rules.null_reserved else ""
+    return (
+        f"To serve at least one request with the {model} max seq len ({length}), "
+        f"({gib(needed)} GiB KV cache is needed, which is larger than the available KV cache "
+        f"memory ({gib(budget)} GiB). {hint}Try increasing `gpu_memory_utilization`{also} or "
+        f"decreasing `max_model_len` when initializing the engine.{more}"
+    )
+
+
+def no_memory(rules: Rules) -> str:
+    """The error of a start that leaves nothing for the cache."""
+    tail = (
+        " (this flag also controls CPU memory reservation on the CPU backend, despite its name). "
+        f"{_SEE}"
+        if rules.null_reserved
+        else "."
+    )
+    return (
+        "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+        f"initializing the engine{tail}"
+    )
+
+
+def plan_terms(
+    plan: Plan, reserve: Reserve, available: int, blocks: int, concurrency: float, tokens: int
+) -> tuple[Term, ...]:
+    """How blocks, concurrency and tokens come about, each with its numbers put in."""
+    source = _SOURCE.format(".".join(str(part) for part in plan.settings.rules.version))
+    wide, per_request = plan.wide[0], request_blocks(plan.own, reserve)
+    widest = max(plan.own, key=lambda group: group.page_bytes)
+    length = reserve.max_model_len
+    return (
+        Term(
+            name="bytes per block",
+            value=wide,
+            unit="B",
+            formula=f"{len(widest.layers)} layers of the widest group x {widest.spec.page_bytes:,} B "
+            f"a page of {widest.spec.block_size} tokens = {wide:,} B",
+            source=source,
+        ),
+        Term(
+            name="blocks",
+            value=blocks,
+            unit="1",
+            formula=f"{available:,} B // {wide:,} B = {blocks:,}",
+            source=source,
+        ),
+        Term(
+            name="blocks of a request",
+            value=per_request,
+            unit="1",
+            formula=f"{' + '.join(_counts(plan, reserve))} = {per_request:,} for {length:,} tokens",
+            source=source,
+        ),
+        Term(
+            name="concurrency",
+            value=concurrency,
+            unit="sequence",
+            formula=f"{blocks:,} / {per_request:,} = {concurrency:.2f}",
+            source=source,
+        ),
+        Term(
+            name="tokens",
+            value=tokens,
+            unit="token",
+            formula=_tokens(plan, tokens, concurrency, length),
+            source=source,
+        ),
+    )
+
+
+def _counts(plan: Plan, reserve: Reserve) -> list[str]:
+    from kvproof.engine.vllm.groups import group_blocks
+
+    counts: dict[tuple[str, int], int] = {}
+    for group in plan.own:
+        key = (group.spec.kind, group_blocks(group, reserve))
+        counts[key] = counts.get(key, 0) + 1
+    return [f"{n} {kind} x {each:,}" for (kind, each), n in counts.items()]
+
+
+def _tokens(plan: Plan, tokens: int, concurrency: float, length: int) -> str:
+    if plan.settings.rules.token_line == "blocks":
+        return f"blocks // {len(plan.own)} groups x block size = {tokens:,}"
+    return f"int({concurrency:.4f} x {length:,}) = {tokens:,}"

@@ -1,0 +1,61 @@
+"""Bytes of one stored row of a page: heads, widths and the cache's element type.
+
+Source: vLLM 0.32, v1/kv_cache_interface.py (state_content_size_bytes), customize_spec of the
+backends, and model_executor/layers/attention/mla_attention.py.
+"""
+
+from __future__ import annotations
+
+from kvproof.engine.vllm.backends import Backend, stored_latent_dtype
+from kvproof.engine.vllm.settings import Settings
+from kvproof.kinds import IndexerSlot, LatentSlot
+from kvproof.model.types import Model
+
+DS_MLA_FP8 = 656
+"""fp8_ds_mla: 512 B of values, four f32 scales, 64 bf16 rotary numbers."""
+DS_MLA_NVFP4 = 352
+_SCALE = 4
+_INDEX_GROUP = 128
+_WIDTHS = {"f32": 4, "bf16": 2, "f16": 2}
+
+
+def element_bytes(settings: Settings) -> int:
+    """Bytes of an element in a cache of whole-byte elements."""
+    dtype = settings.kv_dtype
+    if dtype == "auto":
+        return _WIDTHS.get(settings.dtype, 2)
+    return 2 if dtype in ("float16", "bfloat16") else 1
+
+
+def side_bytes(width: int, settings: Settings) -> int:
+    """Bytes of one head's key (or value) of one token."""
+    dtype = settings.kv_dtype
+    if dtype in ("nvfp4", "nvfp4_4over6"):
+        return width // 2 + width // 16
+    if dtype == "int4_per_token_head":
+        return width // 2 + _SCALE
+    if dtype.endswith("_per_token_head"):
+        return width + _SCALE
+    return width * element_bytes(settings)
+
+
+def pair_row(heads: int, k_dim: int, v_dim: int, settings: Settings) -> int:
+    """Bytes of one token's keys and values over `heads` heads."""
+    return heads * (side_bytes(k_dim, settings) + side_bytes(v_dim, settings))
+
+
+def latent_row(slot: LatentSlot, settings: Settings, backend: Backend) -> int:
+    """Bytes of one token's latent and rotary key."""
+    stored = stored_latent_dtype(backend, settings.kv_dtype)
+    if stored == "fp8_ds_mla":
+        return DS_MLA_FP8
+    if stored == "nvfp4_ds_mla":
+        return DS_MLA_NVFP4
+    return (slot.latent_dim + slot.rope_dim) * element_bytes(settings)
+
+
+def indexer_row(model: Model, slot: IndexerSlot) -> int:
+    """Bytes of one indexer key: fp8 with an f32 scale per 128 numbers; bf16 in MiniMax-M3."""
+    if "MiniMaxM3" in model.architecture or model.model_type.startswith("minimax_m3"):
+        return slot.dim * 2
+    return slot.dim + slot.dim // _INDEX_GROUP * _SCALE

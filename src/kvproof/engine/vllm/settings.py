@@ -1,0 +1,282 @@
+"""Settings: a deployment's flags with vLLM's defaults filled in, for one model and release.
+
+Source: vLLM 0.32, engine/arg_utils.py (get_batch_defaults), config/vllm.py
+(max_concurrent_batches, max_in_flight_tokens), model_executor/models/config.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from kvproof.engine.base import Deployment
+from kvproof.engine.vllm.draft import Draft, read_draft
+from kvproof.engine.vllm.flags import read_flags
+from kvproof.engine.vllm.versions import Rules, rules_for
+from kvproof.errors import UsageError
+from kvproof.kinds import ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
+from kvproof.model.types import Model
+from kvproof.units import GIB
+
+_ROCM = ("amd", "rocm")
+_HOPPER = (9, 0)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the planner needs to know of a deployment, every default resolved."""
+
+    rules: Rules
+    flags: Mapping[str, Any]
+    platform: str
+    capability: tuple[int, int]
+    ranks: int = 1
+    stages: int = 1
+    replicas: int = 1
+    context_ranks: int = 1
+    max_model_len: int
+    auto_fit: bool = False
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    async_scheduling: bool
+    in_flight: int
+    prefix_caching: bool
+    state_mode: str
+    kv_dtype: str
+    dtype: str
+    hybrid_manager: bool
+    draft: Draft
+
+    @property
+    def block_size(self) -> int | None:
+        """The block size that the user asked for."""
+        value: int | None = self.flags.get("block_size")
+        return value
+
+
+def settle(model: Model, deployment: Deployment) -> Settings:
+    """The settings of `deployment` for `model`; raises UsageError for what vLLM refuses."""
+    flags = read_flags(deployment)
+    rules = rules_for(deployment.engine.version)
+    platform = _platform(deployment, flags)
+    ranks = flags.get("tensor_parallel_size", 1)
+    stages = flags.get("pipeline_parallel_size", 1)
+    _check_ranks(model, deployment, ranks, stages, flags.get("data_parallel_size", 1))
+    length, auto_fit = _length(model, flags)
+    draft = read_draft(model, flags)
+    batched, seqs = _batch(flags, rules, deployment, platform, length)
+    if platform == "cpu" and any(isinstance(slot, LatentSlot) for slot in model.slots):
+        batched = max(length, 2048)  # no chunked prefill there
+    asynchronous = flags.get("async_scheduling", _async_default(rules, platform, stages, draft))
+    prefix = _prefix_caching(model, flags, rules)
+    return Settings(
+        rules=rules,
+        flags=flags,
+        platform=platform,
+        capability=_capability(deployment, platform),
+        ranks=ranks,
+        stages=stages,
+        replicas=flags.get("data_parallel_size", 1),
+        context_ranks=flags.get("decode_context_parallel_size", 1),
+        max_model_len=length,
+        auto_fit=auto_fit,
+        max_num_batched_tokens=batched,
+        max_num_seqs=seqs,
+        async_scheduling=asynchronous,
+        in_flight=batched * _batches(rules, stages, asynchronous=asynchronous),
+        prefix_caching=prefix,
+        state_mode=_state_mode(model, flags, rules, prefix=prefix),
+        kv_dtype=_kv_dtype(model, flags, rules, platform, _capability(deployment, platform)),
+        dtype=_dtype(model, flags),
+        hybrid_manager=not flags.get("disable_hybrid_kv_cache_manager", False),
+        draft=draft,
+    )
+
+
+def is_hybrid(model: Model) -> bool:
+    """Whether some layers keep a state of fixed size beside layers with attention."""
+    kinds = [isinstance(slot, FullSlot | LatentSlot) for slot in model.slots]
+    return any(kinds) and has_states(model)
+
+
+def has_states(model: Model) -> bool:
+    """Whether some layers keep a state of fixed size."""
+    return any(isinstance(slot, ConvSlot | RecurrentSlot) for slot in model.slots)
+
+
+def is_sparse(model: Model) -> bool:
+    """Whether an indexer picks the positions that latent attention reads."""
+    kinds = [type(slot) for slot in model.slots]
+    return IndexerSlot in kinds and LatentSlot in kinds
+
+
+def _platform(deployment: Deployment, flags: Mapping[str, Any]) -> str:
+    if str(flags.get("device", "")).lower() == "cpu":
+        return "cpu"
+    gpu = deployment.accelerator
+    if gpu is not None and (gpu.vendor.lower() in _ROCM or _is_gfx(gpu.compute_capability)):
+        return "rocm"
+    return "cuda"
+
+
+def _is_gfx(capability: str | None) -> bool:
+    return capability is not None and capability.startswith("gfx")
+
+
+def _capability(deployment: Deployment, platform: str) -> tuple[int, int]:
+    gpu = deployment.accelerator
+    text = gpu.compute_capability if gpu is not None else None
+    if platform != "cuda" or text is None:
+        return _HOPPER
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor or 0)) if major.isdigit() else _HOPPER
+
+
+def _check_ranks(
+    model: Model, deployment: Deployment, ranks: int, stages: int, replicas: int
+) -> None:
+    if model.attention_heads and model.attention_heads % ranks:
+        raise UsageError(
+            f"tensor_parallel_size {ranks} does not divide the {model.attention_heads} attention "
+            f"heads of {model.name}",
+            hint="vLLM refuses this; choose a divisor",
+        )
+    if stages > model.layers:
+        raise UsageError(
+            f"pipeline_parallel_size {stages} exceeds the {model.layers} layers of {model.name}",
+            hint="choose fewer stages",
+        )
+    gpus = deployment.gpu_count
+    world = ranks * stages * replicas
+    if gpus is not None and gpus % world:
+        raise UsageError(
+            f"{gpus} GPUs are no multiple of the {world} that one copy takes",
+            hint="change the count or the parallel sizes",
+        )
+
+
+def _length(model: Model, flags: Mapping[str, Any]) -> tuple[int, bool]:
+    asked = flags.get("max_model_len")
+    own = model.context or 2048
+    if asked == -1:
+        return own, True
+    return asked or own, False
+
+
+def _batch(
+    flags: Mapping[str, Any], rules: Rules, deployment: Deployment, platform: str, length: int
+) -> tuple[int, int]:
+    """max_num_batched_tokens and max_num_seqs: given, else by GPU, release and usage."""
+    tokens, seqs = _batch_defaults(flags, rules, deployment, platform)
+    asked_tokens, asked_seqs = flags.get("max_num_batched_tokens"), flags.get("max_num_seqs")
+    if flags.get("performance_mode") == "throughput":
+        tokens, seqs = tokens * 2, seqs * 2
+    count = asked_seqs or seqs
+    if asked_tokens is None:
+        if not _chunked(flags, rules, length):
+            tokens = max(length, tokens)
+        tokens = min(tokens, count * length) if rules.v1 else tokens
+    batched = asked_tokens or tokens
+    return batched, asked_seqs or min(seqs, batched)
+
+
+def _chunked(flags: Mapping[str, Any], rules: Rules, length: int) -> bool:
+    asked: bool | None = flags.get("enable_chunked_prefill")
+    if asked is not None:
+        return asked
+    return rules.v1 or length > 32768
+
+
+def _batch_defaults(
+    flags: Mapping[str, Any], rules: Rules, deployment: Deployment, platform: str
+) -> tuple[int, int]:
+    offline = flags.get("usage_context") == "llm_class"
+    if not rules.v1:
+        return 2048, 256
+    if platform == "cpu":
+        world = flags.get("tensor_parallel_size", 1) * flags.get("pipeline_parallel_size", 1)
+        return (4096 * world, 256 * world) if offline else (2048 * world, 128 * world)
+    gpu = deployment.accelerator
+    memory = gpu.memory_bytes if gpu is not None else 80 * GIB
+    name = f"{gpu.name} {gpu.device_name or ''}".lower() if gpu is not None else ""
+    large, small = rules.seqs_v1
+    if rules.large_gpu_batch and memory >= 160 * GIB:
+        return 16384, 1024
+    if memory >= 70 * GIB and not (rules.a100_small and "a100" in name):
+        return (16384 if offline else 8192), large
+    return (8192 if offline else 2048), small
+
+
+def _async_default(rules: Rules, platform: str, stages: int, draft: Draft) -> bool:
+    if not rules.async_default or platform == "cpu":
+        return False
+    if draft.method and draft.method not in ("eagle", "eagle3", "mtp", "dflash", "dspark"):
+        return False
+    return stages == 1 or rules.pp_async
+
+
+def _batches(rules: Rules, stages: int, *, asynchronous: bool) -> int:
+    """Batches whose blocks may be held at once."""
+    if not rules.in_flight:
+        return 1
+    if asynchronous and (rules.runner_v2 or stages == 1):
+        return stages + 1
+    return stages
+
+
+def _prefix_caching(model: Model, flags: Mapping[str, Any], rules: Rules) -> bool:
+    hybrid = has_states(model)
+    default = rules.v1 and ((rules.hybrid_prefix_caching and is_hybrid(model)) or not hybrid)
+    asked: bool = flags.get("enable_prefix_caching", default)
+    return asked and (rules.mamba_prefix_caching or not hybrid)
+
+
+def _state_mode(model: Model, flags: Mapping[str, Any], rules: Rules, *, prefix: bool) -> str:
+    """How states are cached: "none" keeps the running one, "align" one more, "all" every block's."""
+    if not prefix or not is_hybrid(model):
+        return "none"
+    asked = str(flags.get("mamba_cache_mode", "none"))
+    if asked != "none" and asked in rules.state_modes:
+        return asked
+    if "align" not in rules.state_modes:
+        return "all"
+    mamba2 = any(isinstance(s, RecurrentSlot) and "mamba" in s.mixer for s in model.slots)
+    return "all" if "all" in rules.state_modes and mamba2 else "align"
+
+
+def _dtype(model: Model, flags: Mapping[str, Any]) -> str:
+    """The type of the model's activations: f32 checkpoints run in 16 bits."""
+    asked = str(flags.get("dtype", "auto"))
+    name = model.dtype if asked == "auto" else asked
+    known = {"half": "f16", "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32"}
+    name = known.get(name, name)
+    return "bf16" if name == "f32" and asked == "auto" else name
+
+
+def _kv_dtype(
+    model: Model,
+    flags: Mapping[str, Any],
+    rules: Rules,
+    platform: str,
+    capability: tuple[int, int],
+) -> str:
+    asked = str(flags.get("kv_cache_dtype", "auto"))
+    if asked != "auto":
+        return asked
+    own = model.quantization.kv_dtype if model.quantization is not None else None
+    if own is not None and rules.checkpoint_kv_dtype:
+        return {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8_e5m2"}.get(own, own)
+    sparse_glm = "GlmMoeDsa" in model.architecture
+    if sparse_glm and platform == "cuda" and capability[0] == 10:
+        return "fp8_e4m3"
+    return _old_sparse_default(model, rules, asked)
+
+
+def _old_sparse_default(model: Model, rules: Rules, asked: str) -> str:
+    """DeepSeek-V3.2 kept its cache in fp8 by default until 0.19."""
+    if "DeepseekV32" in model.architecture and rules.version < (0, 20, 0):
+        return "fp8"
+    if "DeepseekV4" in model.architecture:
+        return "fp8"
+    return asked

@@ -1,0 +1,89 @@
+"""States of fixed size (Mamba, gated delta nets, KDA, short convolutions): bytes on a rank.
+
+Source: vLLM 0.32, model_executor/layers/mamba/mamba_utils.py and mamba_mixer2.py. vLLM keeps
+one input less than a convolution is wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvproof.engine.vllm.settings import Settings
+from kvproof.kinds import ConvSlot, RecurrentSlot, Slot
+from kvproof.model.types import Model
+
+_WIDTHS = {
+    "float32": 4, "f32": 4, "float16": 2, "f16": 2, "bfloat16": 2, "bf16": 2, "float": 4,
+}  # fmt: skip
+
+
+def state_bytes(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
+    """Bytes of one layer's states on one tensor-parallel rank."""
+    conv, recurrent = conv_width(settings), recurrent_width(model, settings, slots)
+    total = 0
+    for slot in slots:
+        if isinstance(slot, ConvSlot):
+            rows = slot.kernel - 1 + _speculative_rows(settings, slot)
+            total += _channels(slot, settings.ranks) * rows * conv
+        elif isinstance(slot, RecurrentSlot):
+            total += slot.elements // settings.ranks * recurrent
+    return total
+
+
+def _speculative_rows(settings: Settings, slot: ConvSlot) -> int:
+    return 0 if _is(slot.mixer, "mamba1") else settings.draft.tokens
+
+
+def _channels(slot: ConvSlot, ranks: int) -> int:
+    """Channels on one rank; groups that can't be split are replicated with their heads."""
+    channels = slot.channels
+    if slot.groups and slot.groups % ranks:
+        channels += (ranks - slot.groups) * (slot.group_channels // slot.groups)
+    return channels // ranks
+
+
+def conv_width(settings: Settings) -> int:
+    """Bytes of an element of a convolution's state."""
+    asked = str(settings.flags.get("mamba_cache_dtype", "auto"))
+    return _WIDTHS.get(settings.dtype if asked == "auto" else asked, 2)
+
+
+def recurrent_width(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
+    """Bytes of an element of a recurrent state: as asked, as the config says, else as the model.
+
+    Nemotron-H and Qwen3.5 name the type in their configs; KDA keeps f32.
+    """
+    asked = str(settings.flags.get("mamba_ssm_cache_dtype", "auto"))
+    if asked != "auto":
+        return _WIDTHS.get(asked, 4)
+    if any(_is(s.mixer, "kda") for s in slots if isinstance(s, RecurrentSlot)):
+        return 4
+    named = _config_dtype(model)
+    return _WIDTHS.get(named, 4) if named else conv_width(settings)
+
+
+def _config_dtype(model: Model) -> str | None:
+    config = model.text_config
+    if "NemotronH" in model.architecture or model.model_type.startswith("nemotron_h"):
+        return str(config.get("mamba_ssm_cache_dtype") or "float32")
+    if model.model_type.startswith("qwen3_5") or "Qwen3_5" in model.architecture:
+        named = config.get("mamba_ssm_dtype")
+        return str(named) if named else None
+    return None
+
+
+def checkpoint_blocks(settings: Settings, slots: Sequence[Slot]) -> int:
+    """One more block where a prefill's checkpoint is kept: Mamba 2, and KDA on Hopper up."""
+    if not settings.rules.checkpoint_blocks:
+        return 0
+    mixers = [s.mixer for s in slots if isinstance(s, RecurrentSlot)]
+    if any(_is(m, "mamba2") for m in mixers):
+        return 1
+    flash_kda = settings.platform == "cuda" and settings.capability[0] in (9, 10, 12)
+    return int(flash_kda and any(_is(m, "kda") for m in mixers))
+
+
+def _is(mixer: str, design: str) -> bool:
+    name = mixer.lower().replace("-", "").replace("_", "")
+    aliases = {"mamba1": ("mamba1", "mamba"), "mamba2": ("mamba2",), "kda": ("kda",)}
+    return name in aliases[design] or (design == "kda" and "kimidelta" in name)

@@ -1,0 +1,220 @@
+"""Which vLLM release plans by which rules: one dated table, oldest first.
+
+Each row holds the first release in which a rule was found and the module that shows it. The
+sources were read release by release (0.8.5, 0.9.2, 0.10.1, 0.10.2, 0.11.2 ... 0.32.0); a rule
+that changed between two releases that were read is dated by the start-up logs in between.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from functools import cache
+from typing import Literal
+
+import msgspec
+
+Version = tuple[int, int, int]
+NEWEST: Version = (0, 33, 0)
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """The planning rules of one release."""
+
+    version: Version
+    known: bool = True
+    """False for a release newer than the newest whose rules were read."""
+    v1: bool = True
+    """The V1 engine; V0 prints `# GPU blocks` and keeps every layer at full length."""
+    groups: bool = True
+    """The hybrid manager: layers of different kinds in groups of equal size."""
+    token_line: Literal["blocks", "concurrency"] = "concurrency"
+    """How the printed token count is made: blocks // groups x block size, or concurrency x length."""
+    group_ratio: float | None = 1.5
+    """Buckets whose sizes differ by less than this factor are padded to the larger one."""
+    uniform_type: bool = True
+    """Layers of one type with different page sizes share one group."""
+    sliding_own_block: bool = True
+    """Sliding layers choose their own block size."""
+    in_flight: bool = True
+    """Sliding and chunked layers reserve for every batch in flight, not for one."""
+    pad_pages: bool = True
+    """Attention pages that do not divide the largest are padded to it."""
+    null_reserved: bool = True
+    """The fit check leaves out the null block."""
+    packed: Literal["none", "tuples", "layout"] = "layout"
+    """How several page sizes in one block are handled (DeepSeek-V4)."""
+    state_blocks: Literal["length", "mode"] = "mode"
+    """State blocks of a request: ceil(length / state block), or by the cache mode."""
+    checkpoint_blocks: bool = True
+    """Mamba 2 and KDA keep one block more for a prefill checkpoint."""
+    state_modes: tuple[str, ...] = ("align", "none")
+    """Mamba cache modes; "all" keeps the state of every block."""
+    hybrid_prefix_caching: bool = True
+    """Prefix caching is on by default for models with states."""
+    mamba_prefix_caching: bool = True
+    """Prefix caching works at all for models with states."""
+    async_default: bool = True
+    """Asynchronous scheduling is on by default on CUDA."""
+    pp_async: bool = True
+    """It stays on with pipeline parallelism (Model Runner V2)."""
+    runner_v2: bool = True
+    utilization: float = 0.92
+    """Default gpu_memory_utilization."""
+    large_gpu_batch: bool = True
+    """GPUs of 160 GiB and more batch 16,384 tokens by default."""
+    seqs_v1: tuple[int, int] = (1024, 256)
+    """Default max_num_seqs on large and other GPUs."""
+    concurrency: Literal["bytes", "blocks"] = "blocks"
+    """A request's blocks: its bytes over the first group's page, or the sum over groups."""
+    graphs_charged: bool = True
+    """The estimate of CUDA graph memory is taken off the budget."""
+    latent: bool = True
+    """Multi-head latent attention keeps the latent and not expanded heads."""
+    block_by_backend: bool = True
+    """The block size follows the backend's smallest kernel block; before, fixed by name."""
+    a100_small: bool = True
+    """An A100 batches as a small GPU whatever its memory."""
+    checkpoint_kv_dtype: bool = True
+    """A checkpoint's own kv cache type is taken when none is given."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """From `since` on, `values` hold; `source` says where that was read."""
+
+    since: Version
+    values: dict[str, object]
+    source: str
+
+
+_FIRST = Rules(
+    version=(0, 0, 0),
+    v1=False,
+    groups=False,
+    token_line="blocks",
+    group_ratio=None,
+    uniform_type=False,
+    sliding_own_block=False,
+    in_flight=False,
+    pad_pages=False,
+    null_reserved=False,
+    packed="none",
+    state_blocks="length",
+    checkpoint_blocks=False,
+    state_modes=("none",),
+    hybrid_prefix_caching=False,
+    mamba_prefix_caching=False,
+    async_default=False,
+    pp_async=False,
+    runner_v2=False,
+    utilization=0.90,
+    large_gpu_batch=False,
+    seqs_v1=(256, 256),
+    concurrency="bytes",
+    graphs_charged=False,
+    latent=False,
+    block_by_backend=False,
+    a100_small=False,
+    checkpoint_kv_dtype=False,
+)
+
+CHANGES: tuple[Change, ...] = (
+    Change((0, 7, 0), {"latent": True}, "release 0.7.1: MLA keeps the latent; log182 (0.7)"),
+    Change(
+        (0, 8, 0),
+        {"v1": True},
+        "release 0.8.0: V1 by default; v1/core/kv_cache_utils.py",
+    ),
+    Change(
+        (0, 9, 0),
+        {"seqs_v1": (1024, 256), "a100_small": True},
+        "engine/arg_utils.py, PR 17885 (0.9)",
+    ),
+    Change(
+        (0, 9, 2),
+        {"groups": True},
+        "v1/core/kv_cache_utils.py: _get_kv_cache_config_uniform_page_size (0.9.2)",
+    ),
+    Change(
+        (0, 11, 1),
+        {"uniform_type": True, "mamba_prefix_caching": True, "state_modes": ("all", "none")},
+        "v1/kv_cache_interface.py: UniformTypeKVCacheSpecs; model_executor/models/config.py (0.11.2)",
+    ),
+    Change((0, 12, 0), {"group_ratio": 1.25}, "v1/core/kv_cache_utils.py (0.12.0)"),
+    Change((0, 14, 0), {"async_default": True}, "config/vllm.py: async_scheduling None (0.14.1)"),
+    Change((0, 15, 0), {"checkpoint_kv_dtype": True}, "log113 (0.15.1): fp8 from the checkpoint"),
+    Change(
+        (0, 16, 0),
+        {"state_blocks": "mode", "state_modes": ("align", "all", "none")},
+        "v1/kv_cache_interface.py: MambaSpec.max_memory_usage_bytes (0.16.0)",
+    ),
+    Change(
+        (0, 18, 0),
+        {"group_ratio": 1.5, "block_by_backend": True},
+        "v1/core/kv_cache_utils.py, platforms/interface.py (0.18.0)",
+    ),
+    Change(
+        (0, 20, 0), {"utilization": 0.92, "graphs_charged": True}, "config/cache.py, envs.py (0.20)"
+    ),
+    Change(
+        (0, 20, 1),
+        {"token_line": "concurrency", "packed": "tuples"},
+        "v1/core/kv_cache_utils.py (0.20.1); srv-2fec82ef (0.20.0) prints the old line",
+    ),
+    Change((0, 25, 0), {"pad_pages": True}, "v1/core/kv_cache_utils.py (0.25.1)"),
+    Change(
+        (0, 26, 0),
+        {"in_flight": True, "hybrid_prefix_caching": True},
+        "v1/kv_cache_interface.py, PR 47728; config/model.py (0.26.0)",
+    ),
+    Change((0, 27, 0), {"concurrency": "blocks"}, "v1/core/kv_cache_utils.py (0.27.0)"),
+    Change(
+        (0, 28, 0),
+        {"large_gpu_batch": True, "sliding_own_block": True},
+        "engine/arg_utils.py, model_executor/layers/attention/attention.py (0.28.0)",
+    ),
+    Change(
+        (0, 29, 0),
+        {"packed": "layout", "null_reserved": True, "checkpoint_blocks": True},
+        "v1/core/kv_cache_utils.py, v1/kv_cache_interface.py (0.29.0)",
+    ),
+    Change(
+        (0, 32, 0),
+        {"state_modes": ("align", "none"), "runner_v2": True, "pp_async": True},
+        "config/cache.py, config/vllm.py (0.32.0)",
+    ),
+)
+
+_NUMBER = re.compile(r"v?(\d{1,4})(?:\.(\d{1,6}))?(?:\.(\d{1,6}))?")
+
+
+def parse_version(text: str | None) -> Version:
+    """The base release of `0.11.2+rhai1`, `0.18.1.dev8`, `0.20` ...; None is the newest."""
+    match = _NUMBER.match(text.strip()) if text else None
+    if match is None:
+        return NEWEST
+    major, minor, patch = (int(part) if part else 0 for part in match.groups())
+    return (major, minor, patch)
+
+
+@cache
+def rules_at(version: Version) -> Rules:
+    """The rules of `version`: the first ones with every change up to it applied."""
+    values: dict[str, object] = {}
+    for change in CHANGES:
+        if change.since <= version:
+            values.update(change.values)
+    known = version[:2] <= NEWEST[:2]
+    return msgspec.structs.replace(_FIRST, version=version, known=known, **values)
+
+
+def rules_for(text: str | None) -> Rules:
+    """The rules of the release called `text`; warns for one newer than the newest known."""
+    rules = rules_at(parse_version(text))
+    if not rules.known:
+        newest = ".".join(str(part) for part in NEWEST)
+        warnings.warn(
+            f"vLLM {text} is newer than the newest rules known ({newest}); using those",
+            stacklevel=2,
+        )
+    return rules
