@@ -61,7 +61,7 @@ def _layer(
     model: Model, settings: Settings, blocks: Blocks, index: int, slots: list[Slot]
 ) -> list[Layer]:
     out = []
-    states = [s for s in slots if isinstance(s, ConvSlot | RecurrentSlot)]
+    states: list[Slot] = [s for s in slots if isinstance(s, ConvSlot | RecurrentSlot)]
     if states:
         out.append(Layer(f"{index}.state", index, _state(model, settings, blocks, states)))
     for slot in sorted(slots, key=lambda s: not isinstance(s, IndexerSlot)):

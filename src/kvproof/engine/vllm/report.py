@@ -67,8 +67,8 @@ def plan_terms(
             name="bytes per block",
             value=wide,
             unit="B",
-            formula=f"{len(widest.layers)} layers of the widest group x {widest.spec.page_bytes:,} B "
-            f"a page of {widest.spec.block_size} tokens = {wide:,} B",
+            formula=f"{len(widest.layers)} layers of the widest group x "
+            f"{widest.spec.page_bytes:,} B a page of {widest.spec.block_size} tokens = {wide:,} B",
             source=source,
         ),
         Term(

@@ -16,7 +16,7 @@ from kvproof.engine.vllm.draft import Draft, read_draft
 from kvproof.engine.vllm.flags import read_flags
 from kvproof.engine.vllm.versions import Rules, rules_for
 from kvproof.errors import UsageError
-from kvproof.kinds import ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
+from kvproof.kinds import ConvSlot, FullSlot, IndexerSlot, LatentSlot, RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
 
@@ -233,7 +233,7 @@ def _prefix_caching(model: Model, flags: Mapping[str, Any], rules: Rules) -> boo
 
 
 def _state_mode(model: Model, flags: Mapping[str, Any], rules: Rules, *, prefix: bool) -> str:
-    """How states are cached: "none" keeps the running one, "align" one more, "all" every block's."""
+    """How states are cached: "none" the running one, "align" one more, "all" every block's."""
     if not prefix or not is_hybrid(model):
         return "none"
     asked = str(flags.get("mamba_cache_mode", "none"))

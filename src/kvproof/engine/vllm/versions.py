@@ -29,7 +29,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     groups: bool = True
     """The hybrid manager: layers of different kinds in groups of equal size."""
     token_line: Literal["blocks", "concurrency"] = "concurrency"
-    """How the printed token count is made: blocks // groups x block size, or concurrency x length."""
+    """The printed token count: blocks // groups x block size, or concurrency x length."""
     group_ratio: float | None = 1.5
     """Buckets whose sizes differ by less than this factor are padded to the larger one."""
     uniform_type: bool = True
@@ -138,7 +138,7 @@ CHANGES: tuple[Change, ...] = (
     Change(
         (0, 11, 1),
         {"uniform_type": True, "mamba_prefix_caching": True, "state_modes": ("all", "none")},
-        "v1/kv_cache_interface.py: UniformTypeKVCacheSpecs; model_executor/models/config.py (0.11.2)",
+        "v1/kv_cache_interface.py (UniformTypeKVCacheSpecs), models/config.py (0.11.2)",
     ),
     Change((0, 12, 0), {"group_ratio": 1.25}, "v1/core/kv_cache_utils.py (0.12.0)"),
     Change((0, 14, 0), {"async_default": True}, "config/vllm.py: async_scheduling None (0.14.1)"),
