@@ -76,6 +76,7 @@ _MODELOPT = {
     "FP8_PB_WO": Scheme(name="fp8 128x128", bits=8, block=(128, 128), scale_bits=32),
     "NVFP4": NVFP4,
     "NVFP4_AWQ": NVFP4,
+    "W4A16_NVFP4": NVFP4,
     "MXFP8": MXFP8,
     "MXFP4": MXFP4,
     "W4A16_AWQ": Scheme(name="int4 awq", bits=4, group=128, scale_bits=16),

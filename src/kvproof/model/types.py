@@ -12,6 +12,9 @@ from kvproof.model.quantization import Quantization
 from kvproof.model.tensors import TensorGroup
 
 
+_ENCODERS = ("vision", "audio", "projector")
+
+
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where a model's description came from; `revision` is the hub commit that was read."""
 
@@ -57,7 +60,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token passes through: of the experts, only the chosen ones."""
+        """Parameters of the decoder that one token passes through: of the experts, the chosen ones.
+
+        Embedding tables count, as in most publishers' figures; encoders of images or audio do not.
+        """
         return sum(self._active(group) for group in self.tensors)
 
     @property
@@ -77,9 +83,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a decode step reads the tensors of `group` in full."""
         if group.role == "embedding":
             return self.tied and "embed_positions" not in group.name
-        return group.role not in ("vision", "audio", "projector", "position")
+        return group.role not in (*_ENCODERS, "position")
 
     def _active(self, group: TensorGroup) -> int:
+        if group.role in _ENCODERS:
+            return 0
         if group.role != "expert" or not self.experts:
             return group.elements
         return group.elements * self.experts_per_token // self.experts

@@ -20,7 +20,7 @@ def model_lines(model: Model) -> str:
     """Name, type, parameters, weights, and where the description came from."""
     scheme = model.quantization.method if model.quantization else model.dtype
     active = ""
-    if model.experts:
+    if any(group.role == "expert" for group in model.tensors):
         active = f", {show_count(model.active_parameters)} active per token"
     source = f"{model.source.origin}: {model.source.location}"
     if model.source.revision:
