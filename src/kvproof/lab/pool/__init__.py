@@ -1,0 +1,1 @@
+"""The paged pool: blocks and who holds them, the tensors behind them, sequences over both."""

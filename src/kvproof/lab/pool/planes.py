@@ -1,0 +1,98 @@
+"""Planes: the tensors behind the blocks of one slot.
+
+A plane holds one vector per position and head. `columns` planes (keys) keep a block transposed, so
+that scores of neighbouring positions come out of one vector instruction; `rows` planes (values,
+latents) keep each position's vector together:
+
+    columns  data [blocks, heads, rows, block_size]     (rows: numbers or packed pairs of a vector)
+    rows     data [blocks, heads, block_size, rows]
+    both     scales [blocks, heads, groups, block_size]
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from kvproof.kinds import ElementType
+from kvproof.lab.pool.codecs import Codec, Encoded
+
+Layout = Literal["columns", "rows"]
+
+
+class Plane:
+    """Keys, values or latents of one slot in `blocks` blocks of `block_size` positions."""
+
+    def __init__(
+        self,
+        element: ElementType,
+        layout: Layout,
+        *,
+        blocks: int,
+        block_size: int,
+        heads: int,
+        dim: int,
+    ) -> None:
+        self.codec = Codec(element, dim)
+        self.layout = layout
+        self.block_size, self.heads, self.dim = block_size, heads, dim
+        rows = self.codec.rows
+        inner = (rows, block_size) if layout == "columns" else (block_size, rows)
+        self.data = torch.zeros((blocks, heads, *inner), dtype=self.codec.data_dtype)
+        self.scales: torch.Tensor | None = None
+        if not self.codec.plain:
+            shape = (blocks, heads, self.codec.groups, block_size)
+            self.scales = torch.zeros(shape, dtype=self.codec.scale_dtype)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The tensors whose storage the plane is."""
+        return (self.data,) if self.scales is None else (self.data, self.scales)
+
+    def write(self, blocks: torch.Tensor, offsets: torch.Tensor, x: torch.Tensor) -> None:
+        """Store `x` [positions, heads, dim] at the given block and offset of each position."""
+        self.write_encoded(blocks, offsets, self.codec.encode(x))
+
+    def write_encoded(self, blocks: torch.Tensor, offsets: torch.Tensor, encoded: Encoded) -> None:
+        """Store rows that are already encoded, [positions, heads, rows]."""
+        if self.layout == "columns":
+            self.data[blocks, :, :, offsets] = encoded.data
+        else:
+            self.data[blocks, :, offsets] = encoded.data
+        if self.scales is not None:
+            self.scales[blocks, :, :, offsets] = encoded.scales
+
+    def read_encoded(self, blocks: torch.Tensor, positions: torch.Tensor | slice) -> Encoded:
+        """Encoded rows [positions, heads, rows] of entries counted from the first of `blocks`."""
+        data = self.data[blocks]
+        order = (0, 3, 1, 2) if self.layout == "columns" else (0, 2, 1, 3)
+        rows = data.permute(*order).flatten(0, 1)[positions]
+        if self.scales is None:
+            return Encoded(rows, None)
+        return Encoded(rows, self.scales[blocks].permute(0, 3, 1, 2).flatten(0, 1)[positions])
+
+    def read(self, blocks: torch.Tensor, positions: torch.Tensor | slice) -> torch.Tensor:
+        """Numbers [positions, heads, dim] in f32."""
+        return self.codec.decode(self.read_encoded(blocks, positions))
+
+
+class StatePlane:
+    """A state of fixed shape per sequence: its "block" is the whole state."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, *, blocks: int) -> None:
+        self.data = torch.zeros((blocks, *shape), dtype=dtype)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The tensors whose storage the plane is."""
+        return (self.data,)
+
+
+AnyPlane = Plane | StatePlane
+
+
+def storage_bytes(tensors: list[torch.Tensor]) -> int:
+    """Bytes really allocated behind the tensors; a storage that two of them share counts once."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
