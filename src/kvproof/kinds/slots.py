@@ -134,7 +134,7 @@ class LatentSlot(Slot, frozen=True, kw_only=True):
     window: int | None = None
 
     def entry_bytes(self, types: Types) -> int:
-        return types.k.bytes(self.latent_dim) + types.k.bytes(self.rope_dim)
+        return types.k.bytes(self.latent_dim + self.rope_dim)
 
     def held(self, tokens: Tokens) -> Tokens:
         return tokens if self.window is None else at_most(tokens, self.window)
