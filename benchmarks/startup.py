@@ -63,7 +63,7 @@ def peers(config: Path, rows: list[tuple[str, float, float]]) -> None:
     where = os.environ.get("KVPROOF_PEERS", "")
     for name, args, ours in (
         ("hf-mem", ["--help"], rows[1][1]),
-        ("servcalc", [str(config)], rows[0][1]),
+        ("servcalc", [str(config), "--gpu", "H100 80GB"], rows[0][1]),
     ):
         program = shutil.which(name, path=where or None)
         if program is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -51,7 +51,7 @@ class _Catalog(msgspec.Struct, frozen=True):
 
 @cache
 def _catalog() -> _Catalog:
-    raw = files("kvproof.model").joinpath("data/catalog.json").read_bytes()
+    raw = (Path(__file__).parent / "data/catalog.json").read_bytes()
     return msgspec.json.decode(raw, type=_Catalog)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
@@ -28,7 +28,7 @@ class _Table(msgspec.Struct, frozen=True):
 
 @cache
 def _table() -> _Table:
-    raw = files("kvproof.timing").joinpath("data/efficiency.json").read_bytes()
+    raw = (Path(__file__).parent / "data/efficiency.json").read_bytes()
     return msgspec.json.decode(raw, type=_Table)
 
 
