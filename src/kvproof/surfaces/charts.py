@@ -80,12 +80,19 @@ def _budget_bar(plan: Any) -> Spec:
                 "field": "term",
                 "type": "nominal",
                 "title": None,
-                "sort": [v["term"] for v in values],
-                "legend": {"orient": "bottom", "columns": 4},
+                "scale": {"domain": [v["term"] for v in values], "range": _term_colours(values)},
+                "legend": {"orient": "top", "columns": 4},
             },
             "order": {"field": "order"},
         },
     }
+
+
+def _term_colours(values: list[dict[str, Any]]) -> list[str]:
+    """The cache in the house's first colour, unused memory in grey, the others in turn."""
+    fixed = {"KV cache": _PALETTE[0], "left unused": "#d8d5cb"}
+    others = iter(_PALETTE[1:] * 3)
+    return [fixed.get(str(v["term"])) or next(others) for v in values]
 
 
 def _context_label(tokens: int) -> str:
@@ -109,7 +116,7 @@ def _speed_bars(plan: Any) -> Spec:
         }
         for r in plan.rows
     ]
-    return _labelled_bars(values, "rate", "Tokens per second per user, all at full length", ",.0f")
+    return _labelled_bars(values, "rate", "Tokens per second for each of them", ",.0f")
 
 
 def _labelled_bars(values: list[dict[str, Any]], field: str, title: str, form: str) -> Spec:
