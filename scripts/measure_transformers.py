@@ -114,7 +114,7 @@ def encoder_inputs(model: Any, config: PreTrainedConfig, family: str) -> dict[st
             width = config.d_model
             return {"inputs_embeds": torch.randn(1, ENCODER, width, dtype=torch.bfloat16)}
         bins = getattr(config, "num_mel_bins", None) or getattr(config, "input_feat_per_channel", 80)
-        frames = 3000 if kind == "whisper" else 64
+        frames = 2 * config.max_source_positions if kind == "whisper" else 64
         if kind == "whisper":
             return {"input_features": torch.randn(1, bins, frames, dtype=torch.bfloat16)}
         if kind.startswith("seamless"):
@@ -154,11 +154,11 @@ def held(out: Any) -> Any:
 
 
 def measure(family: str, kind: str, class_name: str) -> dict[str, Any]:
-    config = tiny_config(kind)
+    model_class = getattr(transformers, class_name)
+    config = tiny_config(kind, model_class)
     for sub in (config, *[getattr(config, key, None) for key in config.sub_configs]):
         if isinstance(sub, PreTrainedConfig):
             sub._attn_implementation = "eager"
-    model_class = getattr(transformers, class_name)
     torch.manual_seed(0)
     model = model_class(config).to(torch.bfloat16).eval()
     saved = json.loads(config.to_json_string())
@@ -219,11 +219,15 @@ def main() -> None:
             failed.append({"model_type": kind, "class": name, "reason": reason})
             print(f"FAILED {kind} {name}: {reason}", flush=True)
         gc.collect()
+        save(target, records, failed)
         if time.time() - start > 10:
             print(f"slow {kind} {time.time() - start:.0f}s", flush=True)
+    print(f"{len(records)} measured, {len(failed)} failed")
+
+
+def save(target: Path, records: list[dict[str, Any]], failed: list[dict[str, str]]) -> None:
     body = {"transformers": transformers.__version__, "records": records, "failed": failed}
     target.write_text(json.dumps(body, separators=(",", ":")) + "\n", encoding="utf-8")
-    print(f"{len(records)} measured, {len(failed)} failed")
 
 
 if __name__ == "__main__":

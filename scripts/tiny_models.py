@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
+import torch
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -46,17 +48,31 @@ SIZES: dict[str, Any] = {
     "t2u_encoder_layers": 1, "t2u_decoder_layers": 1, "t2u_encoder_ffn_dim": 64,
     "t2u_decoder_ffn_dim": 64, "t2u_encoder_attention_heads": 4, "t2u_decoder_attention_heads": 4,
 }  # fmt: skip
-# Vision, audio and other parts that text does not pass: small, and as square as their classes want.
-PARTS: dict[str, Any] = {
+# Vision, audio and other parts that text does not pass: shallow, and narrow where classes allow.
+SHALLOW: dict[str, Any] = {
     "num_hidden_layers": 1, "depth": 1, "num_layers": 1, "encoder_layers": 1, "n_layers": 1,
-    "decoder_layers": 1, "layers": 1,
+    "decoder_layers": 1, "layers": 1, "vocab_size": 512, "num_local_experts": 4, "codebook_size": 64,
 }
+NARROW: dict[str, Any] = {
+    **SHALLOW, "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "embed_dim": 64,
+    "num_heads": 4, "num_key_value_heads": 4, "d_model": 64, "encoder_ffn_dim": 64,
+    "encoder_attention_heads": 4, "mlp_dim": 64, "ffn_dim": 64, "output_size": 64,
+    "encoder_hidden_size": 64, "hidden_dim": 64,
+}  # fmt: skip
 TEXT_KEYS = ("text_config", "decoder", "decoder_config", "thinker_config", "generator")
 # What a type needs beyond the table.
-OWN: dict[str, dict[str, Any]] = {}
+MAX_PARAMETERS = 120_000_000
+OWN: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [2]},
+    "bailing_hybrid": {"layer_group_size": 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_offset": 0},
+    "reformer": {"is_decoder": True},
+}
 
 
-def shrink(cls: type[PreTrainedConfig], sizes: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def shrink(
+    cls: type[PreTrainedConfig], sizes: dict[str, Any], given: dict[str, Any], parts: dict[str, Any]
+) -> dict[str, Any]:
     """Constructor values of a small `cls`: `given` where it says something, else `sizes`."""
     fields = {f.name: f for f in dataclasses.fields(cls)}
     alias = cls.attribute_map
@@ -71,24 +87,43 @@ def shrink(cls: type[PreTrainedConfig], sizes: dict[str, Any], given: dict[str, 
                 out[name] = value
     if "head_dim" in fields and isinstance(fields["head_dim"].default, int) and sizes is SIZES:
         out["head_dim"] = 16
+    if sizes is SIZES and "kv_lora_rank" in fields and "num_key_value_heads" in fields:
+        out["num_key_value_heads"] = 4
     for name in fields:
         if name.endswith(("token_id", "token_index")) and isinstance(fields[name].default, int):
-            out[name] = min(fields[name].default, 3) if sizes is SIZES else fields[name].default
+            out[name] = min(fields[name].default, 3)
     out.update(OWN.get(cls.model_type, {}))
     for key, spec in cls.sub_configs_defaults.items():
         if spec.optional and key not in OWN.get(cls.model_type, {}):
             continue
         inner = spec.get_config_class(spec.model_type) if spec.config_class.__name__ == "AutoConfig" else spec.config_class
         text = key in TEXT_KEYS
-        nested = shrink(inner, SIZES if text else PARTS, dict(spec.init_kwargs))
+        nested = shrink(inner, SIZES if text else parts, dict(spec.init_kwargs), parts)
         nested["model_type"] = inner.model_type
         own = OWN.get(f"{cls.model_type}.{key}", {})
         out[key] = {**nested, **own}
     return out
 
 
-def tiny_config(kind: str) -> PreTrainedConfig:
-    """A small config of model type `kind`."""
+def tiny_config(kind: str, model_class: type[Any]) -> PreTrainedConfig:
+    """A small config of model type `kind` that `model_class` can be built from."""
     cls = CONFIG_MAPPING[kind]
-    values = shrink(cls, SIZES, {})
-    return cls(**values)
+    last: Exception = ValueError("no size fits")
+    for parts in (NARROW, SHALLOW):
+        try:
+            config = cls(**shrink(cls, SIZES, {}, parts))
+            if model_class.__name__.endswith("ForCausalLM") and config.is_encoder_decoder:
+                config.is_encoder_decoder = False
+            if hasattr(config, "is_decoder") or model_class.__name__.endswith(("ForCausalLM", "LMHeadModel")):
+                if not config.is_encoder_decoder:
+                    config.is_decoder = True
+            with torch.device("meta"):
+                model = model_class(copy.deepcopy(config))
+        except Exception as error:  # noqa: BLE001 - the next size may do
+            last = error
+            continue
+        count = sum(p.numel() for p in model.parameters())
+        if count <= MAX_PARAMETERS:
+            return config
+        last = ValueError(f"{count:,} parameters are too many")
+    raise last

@@ -108,7 +108,17 @@ def _build(name: str, given: Config, depth: int = 0) -> Config:
         if key not in row.subs and isinstance(value, dict) and "config" in key:
             out[key] = _unlisted(value, depth)
     _compute(name, row, out)
+    extra = given.keys() - base().base.keys() - row.defaults.keys() - row.alias.keys()
+    for key in extra - _POPPED:  # what a class does not declare is set last, over what it computes
+        out[key] = given[key]
     return out
+
+
+# Undeclared fields that classes take away or that stand for something computed.
+_POPPED = frozenset({
+    "layer_types", "layers_block_type", "model_type", "per_layer_config", "dtype", "torch_dtype",
+    "text_config", "vision_config",
+})  # fmt: skip
 
 
 def _spelled(row: Row, given: Config) -> Config:

@@ -12,12 +12,13 @@ from kvproof.model.slots.latent import latent_slot
 Mixer = Callable[[Context, int], list[Slot]]
 
 
-def mamba1(inner: str = "hidden_size", expand: str = "expand", state: str = "state_size",
-           kernel: str = "conv_kernel", heads: str | None = None) -> Mixer:  # fmt: skip
-    """Mamba 1: `expand` x hidden channels, each with a state of its own."""
+def mamba1(expand: str | None = None, state: str = "state_size", kernel: str = "conv_kernel",
+           heads: str | None = None) -> Mixer:  # fmt: skip
+    """Mamba 1: channels (`expand` x hidden, or intermediate_size) with a state each."""
 
     def make(ctx: Context, layer: int) -> list[Slot]:
-        channels = ctx.need(expand) * ctx.need(inner)
+        inner = ctx.need("intermediate_size") if expand is None else 0
+        channels = inner or ctx.need(str(expand)) * ctx.need("hidden_size")
         count = ctx.need(heads) if heads else channels
         shape = (count, channels // count, ctx.need(state)) if heads else (channels, ctx.need(state))
         return [
