@@ -50,6 +50,15 @@ def classes() -> dict[str, dict[str, list[str]]]:
         for model_type, names in getattr(auto, table).items():
             found = [names] if isinstance(names, str) else list(names)
             out.setdefault(model_type, {})[kind] = found
+    for model_type, kinds in list(out.items()):
+        for kind, names in kinds.items():
+            try:
+                own = getattr(getattr(transformers, names[0], None), "config_class", None)
+            except ImportError:  # classes that want a library that is not there
+                continue
+            part = getattr(own, "model_type", "") or model_type
+            if part != model_type and part in transformers.CONFIG_MAPPING:
+                out.setdefault(part, {}).setdefault(kind, []).extend(n for n in names if n not in out[part].get(kind, []))
     return out
 
 

@@ -21,7 +21,7 @@ from . import configs, torch_table
 from .configs import Cfg, LayerCfg
 from .expressions import E, concrete, conj, freeze, mk, substitute
 from .values import MISSING, AutoRef, Bound, Carried, Choice, Elem, Guarded, InterpFn, Loop, LoopCarried, Obj, Opaque, Param
-from .values import Raised, Super, SymList, SymRange, Tensor, Unsupported, merge, scalar, unwrap
+from .values import Raised, Super, Store, SymList, SymRange, Tensor, Unsupported, merge, scalar, unwrap
 
 STUB_METHODS = {
     "post_init", "init_weights", "reset_parameters", "_reset_parameters", "_init_weights", "register_buffer", "requires_grad_",
@@ -30,7 +30,7 @@ STUB_METHODS = {
     "gradient_checkpointing_enable", "_tie_weights", "_backward_compatibility_gradient_checkpointing", "freeze_feature_encoder",
     "_freeze_parameters", "freeze", "add_model_tags", "_register_hooks", "_rope_init", "tie_weights", "warn", "warning", "warning_once",
     "info", "debug", "error", "manual_seed", "prune_heads", "_init_rope", "rope_init_fn", "flatten_parameters", "half", "bfloat16",
-    "disable_input_require_grads", "_compute_default_rope_parameters", "compute_default_rope_parameters",
+    "disable_input_require_grads", "_init_transformers_backbone", "_init_timm_backbone", "verify_out_features_out_indices", "_compute_default_rope_parameters", "compute_default_rope_parameters",
 }
 STUB_OWNERS = (nn.Module, PreTrainedModel)
 
@@ -71,6 +71,8 @@ def get_attr(interp: Any, owner: Any, name: str) -> Any:
     if isinstance(owner, Param):
         return torch_table.tensor_attr(Tensor(owner.shape, owner.dtype), name)
     if isinstance(owner, AutoRef):
+        if name in STUB_METHODS:
+            return Bound(owner, "stub")
         if name == "get_output_embeddings":
             return InterpFnNone
         return owner.config if name == "config" else Opaque(f"model.{name}")
@@ -86,6 +88,13 @@ def get_attr(interp: Any, owner: Any, name: str) -> Any:
         return getattr(owner, name)
     except Exception:
         raise Raised(f"AttributeError {name} of {owner!r}"[:100]) from None
+
+
+class InterpSet:
+    """config.__setattr__."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
 
 
 def InterpFnNone(*args: Any) -> None:
@@ -105,6 +114,8 @@ def _config_attr(interp: Any, owner: Cfg, name: str) -> Any:
         return owner.cls
     if name == "__dict__":
         return Opaque("dict")
+    if name == "__setattr__":
+        return InterpSet(owner)
     if name in ("get_text_config", "to_dict", "to_diff_dict", "update"):
         return Bound(owner, name)
     return configs.get(interp, owner, name)
@@ -158,7 +169,8 @@ def _class_attr(interp: Any, receiver: Any, cls: type, name: str, after: type | 
     if name == "__init__":
         return Bound(receiver, ("init", owner))
     if isinstance(static, types.FunctionType):
-        if name in STUB_METHODS or (owner in STUB_OWNERS and name not in KEEP_METHODS):
+        torch_own = owner is not None and owner.__module__.startswith("torch.nn")
+        if name in STUB_METHODS or torch_own or (owner in STUB_OWNERS and name not in KEEP_METHODS):
             return Bound(receiver, _module_method(name))
         return Bound(receiver, static)
     return static
@@ -313,7 +325,7 @@ def _list_item(interp: Any, owner: SymList, key: Any) -> Any:
             out = SymList()
             out.box["items"] = (Loop(segs[0].var, mk("+", segs[0].count, key.stop), segs[0].segs),)
             return out
-        return mk("slice", list_expr(interp, owner), key.start, key.stop)
+        return _slice_expr(interp, owner, key)
     if plain is not None and isinstance(key, int):
         try:
             return plain[key]
@@ -334,6 +346,13 @@ def _list_item(interp: Any, owner: SymList, key: Any) -> Any:
             value = merge(mk("==", key, i), plain[i], value)
         return value
     return mk("idx", list_expr(interp, owner), key)
+
+
+def _slice_expr(interp: Any, owner: SymList, key: slice) -> Any:
+    try:
+        return mk("slice", list_expr(interp, owner), key.start, key.stop)
+    except Unsupported:
+        return Opaque("slice of objects")
 
 
 def _activation(interp: Any, key: Any) -> Any:
@@ -374,6 +393,8 @@ def call(interp: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) ->
         return _call_type(interp, function, args, kwargs)
     if isinstance(function, Obj):
         return Opaque("forward")
+    if isinstance(function, InterpSet):
+        return interp.set_attr(function.owner, *args)
     name = getattr(function, "__module__", None) or ""
     if name.startswith("torch") or isinstance(function, types.BuiltinFunctionType) and _of_torch(function):
         return torch_table.call_torch(interp, function, args, kwargs)
@@ -396,8 +417,14 @@ def _call_python(interp: Any, function: Any, module: str, args: list[Any], kwarg
             return None
     plain_args = [unwrap(a) for a in args]
     plain_kwargs = {k: unwrap(v) for k, v in kwargs.items()}
+    if function is inspect.signature:
+        return Opaque("signature")
     simple = all(_native(a) for a in [*plain_args, *plain_kwargs.values()])
     if isinstance(function, types.FunctionType) and module.startswith("transformers") and (args or kwargs):
+        if name == "plan_out_scales":
+            return mk("hmlp_scales", *args)
+        if name == "signature":
+            return Opaque("signature")
         if name in ("requires_backends",):
             return None
         if name in ("load_backbone", "load_timm_backbone"):
@@ -433,6 +460,8 @@ def _call_bound(interp: Any, bound: Bound, args: list[Any], kwargs: dict[str, An
         if isinstance(receiver, Obj):
             return _module_call(interp, receiver, function, args, kwargs)
         if isinstance(receiver, Cfg):
+            if function == "to_dict":
+                return Store({n: configs.get(interp, receiver, n) for n in vars(receiver.inst) if not n.startswith("_")})
             return configs.text_config(receiver, kwargs) if function == "get_text_config" else Opaque(function)
         if isinstance(receiver, SymList):
             return _list_call(interp, receiver, function, args)
@@ -459,6 +488,8 @@ def _expr_call(receiver: E, name: str, args: list[Any]) -> Any:
         return mk("get", receiver, args[0], args[1] if len(args) > 1 else None)
     if name in ("index", "count", "startswith", "endswith", "lower"):
         return mk("call", name, receiver, *args)
+    if name == "split":
+        return mk("split", receiver, *args)
     if name == "values":
         return mk("dictvalues", receiver)
     if name == "keys":
@@ -583,10 +614,15 @@ def _new_config(cls: type, kwargs: dict[str, Any]) -> Cfg:
     return made
 
 
+@functools.cache
+def _rotary(cls: type) -> bool:
+    return "Rotary" in cls.__name__ and "Parameter(" not in inspect.getsource(cls) and "nn.Linear" not in inspect.getsource(cls)
+
+
 def construct(interp: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Obj:
     """Create an instance and run its constructor."""
     obj = Obj(cls, interp.loops)
-    if cls.__name__.endswith(("RotaryEmbedding", "RotaryEmbedding2D", "RotaryPositionEmbedding")) or cls.__name__ in torch_table.NO_PARAMETERS:
+    if _rotary(cls) or cls.__name__ in torch_table.NO_PARAMETERS:
         obj.attrs["__opaque__"] = True
         return obj
     _, owner = find_attr(cls, "__init__")

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from .expressions import E, mk
-from .values import Bound, Opaque, Raised, SymRange
+from .values import Bound, Opaque, Raised, Store, SymRange
 
 CONSTANT = {"model_type", "attribute_map", "sub_configs", "base_config_key", "base_model_tp_plan", "base_model_pp_plan"}
 NATIVE_ANSWER = {"use_return_dict": True, "return_dict": True, "output_attentions": False, "chunk_size_feed_forward": 0,
@@ -22,7 +22,7 @@ class Cfg:
     """A config at a path of the root config, with what the code assigned to it."""
 
     def __init__(self, path: tuple[str, ...], inst: Any, fixed: bool = True) -> None:
-        self.path, self.inst, self.fixed, self.overlay = path, inst, fixed, {}
+        self.path, self.inst, self.fixed, self.overlay = path, inst, fixed, Store()
 
     @property
     def cls(self) -> type:

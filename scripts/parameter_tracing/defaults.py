@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from transformers import CONFIG_MAPPING
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
+from kvproof.model.recipe_math import OPERATIONS  # noqa: E402
+
 from .expressions import NATIVE, E
 
-EXTRA: dict[str, dict[str, Any]] = {}
+EXTRA: dict[str, dict[str, Any]] = {
+    "gemma4_assistant": {"text_config": {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 30}},
+}
 RULES: dict[str, str] = {}
 
 
@@ -45,14 +52,19 @@ def evaluator(inst: Any) -> Callable[[Any], Any]:
             return turn
         if expr.op == "if":
             return value(expr.args[1 if value(expr.args[0], turn, done) else 2], turn, done)
-        return NATIVE[expr.op](*[value(a, turn, done) for a in expr.args])
+        if expr.op in ("and", "or"):
+            left = value(expr.args[0], turn, done)
+            return value(expr.args[1], turn, done) if bool(left) == (expr.op == "and") else left
+        if expr.op == "tuple":
+            return [value(a, turn, done) for a in expr.args]
+        return (NATIVE.get(expr.op) or OPERATIONS[expr.op])(*[value(a, turn, done) for a in expr.args])
 
     def largest(expr: Any) -> Any:
         best = None
         for turn in range(12 if isinstance(expr, E) and expr.free else 1):
             try:
                 found = value(expr, turn, {})
-            except (IndexError, TypeError, KeyError, AttributeError):
+            except Exception:  # that turn's value does not exist at the defaults
                 continue
             best = found if best is None or not isinstance(found, int) else max(best, found)
         if best is None:

@@ -138,6 +138,10 @@ def choose(cond: Any, a: Any, b: Any) -> Any:
         return a if cond else b
     if a is b or (concrete(a) and concrete(b) and a == b and type(a) is type(b)):
         return a
+    if a is True and b is False:
+        return mk("bool", cond)
+    if a is False and b is True:
+        return mk("not", cond)
     if cond.op == "not":
         return choose(cond.args[0], b, a)
     if cond.op == "bool":

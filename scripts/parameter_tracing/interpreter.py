@@ -30,7 +30,7 @@ class Env:
     """Local variables of one call, with the enclosing scopes behind them."""
 
     def __init__(self, names: dict[str, Any], parent: Env | None, function: Any) -> None:
-        self.names, self.parent, self.function = names, parent, function
+        self.names, self.parent, self.function = V.Store(names), parent, function
 
 
 @functools.cache
@@ -113,7 +113,7 @@ class Interpreter:
     # ---- store -------------------------------------------------------------------------------------------------
     def write(self, container: dict[Any, Any], key: Any, value: Any) -> None:
         """Set, remembering the old value for the branch in progress."""
-        if self.log:
+        if self.log and self.log[-1].born > getattr(container, "born", 0):
             self.log[-1].setdefault((id(container), key), (container, key, container.get(key, MISSING)))
         container[key] = value
 
@@ -191,7 +191,7 @@ class Interpreter:
 
     def _side(self, cond: E, truth: bool, run: Callable[[], Any]) -> Any:
         size = self.assume(cond, truth)
-        self.log.append({})
+        self.log.append(V.Store())
         try:
             try:
                 result = run()
@@ -418,7 +418,7 @@ class Interpreter:
         self._unroll(piece, body)
 
     def _needs_unroll(self, piece: SymRange, body: Callable[[Any], Any], poison: list[Any]) -> bool:
-        self.log.append({})
+        self.log.append(V.Store())
         mark = (self.next_var, len(self.bounds), self.loops, len(self.facts))
         try:
             for container, key in poison:
@@ -447,7 +447,7 @@ class Interpreter:
         return var
 
     def _once(self, piece: SymRange, body: Callable[[Any], Any], poison: list[Any]) -> None:
-        self.log.append({})
+        self.log.append(V.Store())
         try:
             var = self._run_body(piece, body)
         except BaseException:
@@ -563,7 +563,13 @@ class Interpreter:
                 return
             self.write(owner.attrs, name, value)
         elif hasattr(owner, "overlay"):
-            self.write(owner.overlay, owner.alias(name), value)
+            key = owner.alias(name)
+            if key not in owner.overlay:
+                try:
+                    owner.overlay[key] = self.get_attr(owner, name)
+                except Raised:
+                    pass
+            self.write(owner.overlay, key, value)
         elif isinstance(owner, Choice):
             self.fork(
                 owner.cond,
@@ -654,7 +660,13 @@ class Interpreter:
 
     def ex_Attribute(self, node: ast.Attribute, env: Env) -> Any:
         """owner.attr."""
-        return self.get_attr(self.expr(node.value, env), node.attr)
+        owner = self.expr(node.value, env)
+        try:
+            return self.get_attr(owner, node.attr)
+        except Raised:
+            if hasattr(owner, "overlay") and not node.attr.startswith("_"):
+                return E("c", *owner.path, node.attr)  # a key that only published configs carry
+            raise
 
     def ex_BinOp(self, node: ast.BinOp, env: Env) -> Any:
         """left op right."""
@@ -829,7 +841,7 @@ class Interpreter:
 
     def ex_Dict(self, node: ast.Dict, env: Env) -> Any:
         """{k: v}."""
-        out: dict[Any, Any] = {}
+        out: dict[Any, Any] = V.Store()
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None:
                 extra = self.expr(value, env)

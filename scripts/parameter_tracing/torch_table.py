@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .expressions import E, freeze, mk
+from .expressions import E, conj, freeze, mk
 from .values import Bound, Choice, Opaque, Param, Raised, SymList, Tensor, Unsupported, merge, unwrap
 
 NO_PARAMETERS = {"Dropout", "Dropout1d", "Dropout2d", "Identity", "GELU", "ReLU", "SiLU", "Tanh", "Sigmoid", "Softmax", "ELU", "LeakyReLU",
@@ -135,12 +135,14 @@ def recurrent(gates: int) -> Any:
     """nn.LSTM, nn.GRU."""
 
     def init(interp: Any, obj: Any, input_size: Any, hidden_size: Any, num_layers: Any = 1, bias: Any = True, *rest: Any, bidirectional: Any = False, **kw: Any) -> None:
+        limit = num_layers if isinstance(num_layers, int) else 8
         if not isinstance(num_layers, int):
-            raise Unsupported("recurrent module of symbolic depth")
-        for layer in range(num_layers):
+            interp.bounds.append((num_layers, limit))
+        for layer in range(limit):
+            there = mk("<", layer, num_layers)
             width = input_size if layer == 0 else mk("*", hidden_size, mk("if", bidirectional, 2, 1))
             for suffix in ("", "_reverse"):
-                wanted = True if not suffix else bidirectional
+                wanted = conj(there, True if not suffix else bidirectional)
                 for name, shape in (("weight_ih", (width,)), ("weight_hh", (hidden_size,)), ("bias_ih", ()), ("bias_hh", ())):
                     made = new(interp, mk("*", gates, hidden_size), *shape)
                     obj.attrs[f"{name}_l{layer}{suffix}"] = guarded(interp, wanted, made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from .expressions import E, choose, concrete, freeze
@@ -48,6 +49,17 @@ class Carried:
         self.name = name
 
 
+_births = itertools.count(1)
+
+
+class Store(dict[Any, Any]):
+    """Mutable state; knows when it was made, so that a branch logs only what is older than itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.born = next(_births)
+
+
 class Done:
     """How a block ended: returned, continued, broke off, or ran out ("end")."""
 
@@ -76,7 +88,7 @@ class Obj:
     """An instance of an interpreted class."""
 
     def __init__(self, cls: type, loops: tuple[tuple[int, Any], ...]) -> None:
-        self.cls, self.attrs, self.loops = cls, {}, loops
+        self.cls, self.attrs, self.loops = cls, Store(), loops
 
     def __repr__(self) -> str:
         return f"<{self.cls.__name__}>"
@@ -121,7 +133,7 @@ class SymList:
     """A list whose length may be symbolic."""
 
     def __init__(self, values: Any = ()) -> None:
-        self.box: dict[str, Any] = {"items": tuple(Elem(v) for v in values)}
+        self.box = Store(items=tuple(Elem(v) for v in values))
 
     @property
     def items(self) -> tuple[Any, ...]:

@@ -132,6 +132,39 @@ def _prime_factors(value: Any) -> list[int]:
     return [*out, rest] if rest > 1 else out
 
 
+def _hmlp_scales(temporal: Any, patch: Any, layers: Any, channels: Any) -> list[list[int]]:
+    """Grid and width after each layer of inkling's hierarchical patch encoder (its plan_out_scales)."""
+    across, along = 1, 1
+    scales = [[1, 1, 1, channels]]
+    for factor in reversed(_prime_factors(patch)):
+        across *= factor
+        scales.append([1, across, across, math.ceil(across**2 * channels / 64) * 64])
+    for factor in reversed(_prime_factors(temporal)):
+        along *= factor
+        scales.append([along, across, across, math.ceil(across**2 * channels * along / 64) * 64])
+    full = math.log(patch * patch * temporal * channels)
+    wanted = [full * step / loop_length(layers) for step in range(loop_length(layers) + 1)]
+    have = [math.log(t * h * w) for t, h, w, _ in scales]
+    if layers >= len(scales):
+        picked = [min(range(len(have)), key=lambda s: abs(want - have[s])) for want in wanted]
+    else:
+        picked = _assign(wanted, have)
+    picked[0], picked[-1] = 0, len(scales) - 1
+    return [scales[p] for p in picked]
+
+
+def _assign(wanted: list[float], have: list[float]) -> list[int]:
+    """The cheapest choice of distinct rising entries: both lists rise, so no crossing pays."""
+    best: list[tuple[float, list[int]]] = [(0.0, [])]
+    for row, want in enumerate(wanted):
+        found: list[tuple[float, list[int]]] = []
+        for column in range(row, len(have) - (len(wanted) - row - 1)):
+            cost, path = min(best[: column - row + 1], key=lambda b: b[0])
+            found.append((cost + abs(want - have[column]), [*path, column]))
+        best = found
+    return min(best, key=lambda b: b[0])[1]
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "+": _arithmetic(operator.add),
     "-": _arithmetic(operator.sub),
@@ -183,7 +216,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "dictvalues": lambda a: list(a.values()) if isinstance(a, Mapping) else [],
     "dictkeys": lambda a: list(a) if isinstance(a, Mapping) else [],
     "split": lambda text, sep: text.split(sep) if isinstance(text, str) else [],
-    "primes": _prime_factors,
+    "hmlp_scales": _hmlp_scales,
 }
 
 
