@@ -212,8 +212,8 @@ def _cut_short(
     needed = max((tensor.offset + tensor.bytes for tensor in tensors), default=0)
     if source.size is None or data + needed <= source.size or not tensors:
         return ()
-    return (f"{source.name} ends {data + needed - source.size:,} bytes before its last tensor does: "
-            "an incomplete download",)  # fmt: skip
+    missing = data + needed - source.size
+    return (f"{source.name} ends {missing:,} bytes too early: an incomplete download",)
 
 
 class _Cursor:

@@ -16,6 +16,7 @@ class _Table(msgspec.Struct, frozen=True):
     read: tuple[str, ...]
     refused: dict[str, str]
     model_types: dict[str, str]
+    equal: dict[str, str]
 
 
 @functools.cache
@@ -59,3 +60,8 @@ def architecture_of(model: Model) -> str | None:
     inner = model.text_config.get("model_type")
     found = types.get(model.model_type)
     return found or (types.get(inner) if isinstance(inner, str) else None)
+
+
+def equal_type(arch: str) -> str | None:
+    """The transformers model type of the same design, None where there is none."""
+    return _table().equal.get(arch)

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kvproof.cache import Slot
 from kvproof.errors import ModelError
 from kvproof.model.gguf import GgufHeader, TensorInfo, read_file
 from kvproof.model.gguf_arch import check_architecture
+from kvproof.model.gguf_equal import equivalent
 from kvproof.model.gguf_keys import Keys
 from kvproof.model.gguf_slots import slots_of
+from kvproof.model.gguf_tensors import with_tensors
+from kvproof.model.read import read_config
 from kvproof.model.types import Model, Source
 
 
@@ -38,24 +42,47 @@ def _model(
 ) -> Model:
     keys = Keys(metadata)
     check_architecture(keys.arch)
+    slots = slots_of(keys)
     heads = keys.per_layer("attention.head_count", keys.all_layers, 0)
-    name = metadata.get("general.name")
-    return Model(
-        name=name if isinstance(name, str) and name else keys.arch,
-        model_type=keys.arch,
-        architecture=keys.arch,
+    equal, doubts = _equal_model(keys, slots, tensors, source)
+    own = Model(
+        name=_name(metadata, keys),
+        model_type=equal.model_type if equal else keys.arch,
+        architecture=equal.architecture if equal else keys.arch,
         layers=keys.layers,
         hidden_size=keys.positive("embedding_length"),
         attention_heads=max(heads, default=0),
-        vocab_size=keys.vocab_size,
+        vocab_size=keys.vocab_size or (equal.vocab_size if equal else 0),
         context=keys.count("context_length", 0) or None,
         dtype="f16",
-        slots=slots_of(keys),
-        tensors=(),
+        slots=slots,
+        tensors=equal.tensors if equal else (),
         experts=keys.count("expert_count", 0),
         experts_per_token=max(keys.per_layer("expert_used_count", keys.all_layers, 0)),
-        stored_weight_bytes=sum(t.bytes for t in tensors) or None,
         source=source,
-        config=dict(metadata),
-        notes=notes,
+        config={**(equal.config if equal else {}), **metadata},
+        text_config=equal.text_config if equal else {},
+        notes=(*notes, *doubts),
     )
+    return with_tensors(own, keys, tensors) if tensors else own
+
+
+def _name(metadata: Mapping[str, Any], keys: Keys) -> str:
+    name = metadata.get("general.name")
+    return name if isinstance(name, str) and name else keys.arch
+
+
+def _equal_model(
+    keys: Keys, slots: tuple[Slot, ...], tensors: tuple[TensorInfo, ...], source: Source
+) -> tuple[Model | None, tuple[str, ...]]:
+    """The model of the config the file was made from, where a transformers class has its design."""
+    tied = all(tensor.name != "output.weight" for tensor in tensors) if tensors else None
+    config = equivalent(keys, slots, tied=tied)
+    if config is None:
+        return None, () if tensors else (
+            f"parameters of {keys.arch} are known from its tensors only",
+        )
+    try:
+        return read_config(config, name=keys.arch, source=source), ()
+    except ModelError as error:
+        return None, (f"parameters are unknown: {error.message}",)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from kvproof.errors import ModelError
 from kvproof.kinds import (
     CompressedSlot,
     ConvSlot,
@@ -24,7 +25,6 @@ from kvproof.kinds import (
     Slot,
 )
 from kvproof.kinds.slots import ChunkedSlot
-from kvproof.errors import ModelError
 from kvproof.model.gguf_keys import Keys
 
 
@@ -78,17 +78,21 @@ _BY_ZERO_HEADS = frozenset({
     "glm5-next", "plamo2", "nemotron_h", "nemotron_h_moe",
 })  # fmt: skip
 _BY_INTERVAL = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minimax-01": 8}
+_GATED_DELTA = frozenset({"qwen3next", "qwen35", "qwen35moe", "qwen4exp"})
 _SKIPS_FEED_FORWARD = frozenset({"nemotron_h", "nemotron_h_moe"})
 _INDEXED = frozenset({"deepseek32", "glm-dsa", "dots3note", "minimax-m3", "glm5-next",
                       "qwen4exp", "hy_v4"})  # fmt: skip
+# Latent attention whose files may hold the expanded heads instead.
+_LATENT = frozenset({"deepseek2", "minicpm3", "plm"})
 _GLM_5_2_CONTEXT = 1_048_576
+_SPARSE_RATIO = 4
 
 HYBRID = _BY_ZERO_HEADS | frozenset(_BY_INTERVAL) | {"falcon-h1"}
 WINDOWED = frozenset(_SLIDING) - {"phi3"}
 
 
 def slots_of(keys: Keys) -> tuple[Slot, ...]:
-    """All slots, layer by layer; a layer's states come before its keys and values."""
+    """All slots, layer by layer; a layer's keys and values come before its states."""
     if keys.arch == "deepseek4":
         return _deepseek4(keys)
     if keys.arch == "t5":
@@ -98,10 +102,10 @@ def slots_of(keys: Keys) -> tuple[Slot, ...]:
     attention = _Attention(keys)
     out: list[Slot] = []
     for layer in range(keys.layers):
-        if recurrent[layer]:
-            out += states(layer)
         if not recurrent[layer] or keys.arch == "falcon-h1":
             out += attention.slots(layer)
+        if recurrent[layer]:
+            out += states(layer)
     return tuple(out)
 
 
@@ -146,10 +150,11 @@ class _Attention:
         self.v_dim = keys.count("attention.value_length", width)
         self.k_dim_sliding = keys.count("attention.key_length_swa", self.k_dim)
         self.v_dim_sliding = keys.count("attention.value_length_swa", self.v_dim)
-        self.latent = bool(
+        self.mla = bool(
             keys.count("attention.key_length_mla", 0)
             and keys.count("attention.value_length_mla", 0)
         )
+        self.latent = self.mla or keys.arch in _LATENT
         self.window, self.slides = sliding_layers(keys)
         self.own = _layers_with_cache(keys)
         self.indexed = _indexer_layers(keys)
@@ -161,13 +166,13 @@ class _Attention:
             return [
                 SharedSlot(layer=layer, source_layer=self.own - (2 if self.slides[layer] else 1))
             ]
-        if self.keys.arch in _SKIPS_FEED_FORWARD and self.wide[layer]:
-            return []
-        if not self.kv_heads[layer]:
-            return []
+        if not self.kv_heads[layer] or (self.keys.arch in _SKIPS_FEED_FORWARD and self.wide[layer]):
+            return [SharedSlot(layer=layer)]
         out = [self._latent(layer) if self.latent else self._full(layer)]
         if self.indexed[layer]:
-            out.append(IndexerSlot(layer=layer, dim=_indexer_dim(self.keys)))
+            # Qwen4-exp keeps three int64 positions beside each key.
+            extra = 24 if self.keys.arch == "qwen4exp" else 0
+            out.append(IndexerSlot(layer=layer, dim=_indexer_dim(self.keys), extra_bytes=extra))
         return out
 
     def _full(self, layer: int) -> Slot:
@@ -185,23 +190,30 @@ class _Attention:
 
     def _latent(self, layer: int) -> Slot:
         """One latent vector a token; K rows that no latent explains stay plain keys."""
-        keys, slides = self.keys, self.slides[layer]
+        keys, slides, heads = self.keys, self.slides[layer], self.heads[layer]
         tail = "_swa" if slides else ""
         rank = keys.count(f"attention.kv_lora_rank{tail}", keys.count("attention.kv_lora_rank", 0))
-        row = (self.k_dim_sliding if slides else self.k_dim) * self.kv_heads[layer]
-        rope = row - rank
-        nope = keys.count(f"attention.key_length_mla{tail}") - rope
-        if self.kv_heads[layer] != 1 or rank <= 0 or rope < 0 or nope < 0:
-            return FullSlot(layer=layer, kv_heads=self.kv_heads[layer], k_dim=self.k_dim, v_dim=0)
+        if self.mla:
+            rope = (self.k_dim_sliding if slides else self.k_dim) - rank
+            nope = keys.count(f"attention.key_length_mla{tail}") - rope
+            value, kept = keys.count(f"attention.value_length_mla{tail}"), 1
+        else:
+            rope = keys.count("rope.dimension_count", 0)
+            nope, value, kept = self.k_dim - rope, self.v_dim, heads
+        if self.kv_heads[layer] != kept or rank <= 0 or rope < 0 or nope < 0:
+            return self._full(layer) if not self.mla else self._keys_only(layer)
         return LatentSlot(
             layer=layer,
             latent_dim=rank,
             rope_dim=rope,
-            heads=self.heads[layer],
+            heads=heads,
             nope_dim=nope,
-            value_dim=keys.count(f"attention.value_length_mla{tail}"),
+            value_dim=value,
             window=self.window if slides else None,
         )
+
+    def _keys_only(self, layer: int) -> Slot:
+        return FullSlot(layer=layer, kv_heads=self.kv_heads[layer], k_dim=self.k_dim, v_dim=0)
 
 
 def sliding_layers(keys: Keys) -> tuple[int, tuple[bool, ...]]:
@@ -247,10 +259,9 @@ def _layers_with_cache(keys: Keys) -> int:
 
 
 def _indexer_dim(keys: Keys) -> int:
-    """Numbers an indexer keeps a token; a pooling indexer keeps key, gate and pooled value."""
-    return keys.count("attention.indexer.key_length") * (
-        3 if keys.count("attention.indexer.kpool", 0) else 1
-    )
+    """Numbers an indexer keeps a token; a pooling one keeps pooling weights and a gate beside."""
+    width = keys.count("attention.indexer.key_length")
+    return 2 * width + 1 if keys.count("attention.indexer.kpool", 0) else width
 
 
 def _indexer_layers(keys: Keys) -> tuple[bool, ...]:
@@ -275,7 +286,7 @@ def _state_maker(keys: Keys) -> Callable[[int], list[Slot]]:
         return _rwkv(keys)
     if keys.has("shortconv.l_cache"):
         width, kernel = keys.count("embedding_length"), keys.positive("shortconv.l_cache")
-        return lambda i: [ConvSlot(layer=i, channels=width, kernel=kernel, mixer="shortconv")]
+        return lambda i: [ConvSlot(layer=i, channels=width, kernel=kernel, mixer="short_conv")]
     if keys.has("kda.head_dim"):
         return _kda(keys)
     if keys.arch == "minimax-01":
@@ -284,7 +295,9 @@ def _state_maker(keys: Keys) -> Callable[[int], list[Slot]]:
             keys.count("attention.key_length"),
         )
         return lambda i: [
-            RecurrentSlot(layer=i, shape=(heads, dim, dim), mixer="lightning", heads=heads)
+            RecurrentSlot(
+                layer=i, shape=(heads, dim, dim), mixer="lightning", heads=heads, element=None
+            )
         ]
     if keys.has("ssm.conv_kernel"):
         return _ssm(keys)
@@ -314,17 +327,25 @@ def _ssm(keys: Keys) -> Callable[[int], list[Slot]]:
     state, groups = keys.positive("ssm.state_size"), keys.count("ssm.group_count", 0)
     heads = keys.count("ssm.time_step_rank", 0)
     shared = 2 * groups * state
-    mixer, shape, axis = "mamba", (inner, state), inner
-    if keys.arch in ("qwen3next", "qwen35", "qwen35moe", "qwen4exp"):
+    if keys.arch in _GATED_DELTA:
         if not heads or inner % heads:
             raise keys.fail("ssm.time_step_rank", heads)
-        mixer, shape, axis = "gated_delta", (heads, state, inner // heads), heads
-    elif groups and heads and inner % heads == 0:
-        mixer, shape, axis = "mamba2", (heads, inner // heads, state), heads
+        return _mixer("gdn", inner + shared, kernel, (heads, state, inner // heads))
+    if groups and heads and inner % heads == 0:
+        return _mixer("mamba2", inner + shared, kernel, (heads, inner // heads, state),
+                      groups=groups, group_channels=shared)  # fmt: skip
+    return _mixer("mamba1", inner + shared, kernel, (inner, state))
+
+
+def _mixer(
+    mixer: str, channels: int, kernel: int, shape: tuple[int, ...], *,
+    groups: int = 0, group_channels: int = 0,
+) -> Callable[[int], list[Slot]]:  # fmt: skip
+    """A short convolution and a recurrent state, both of one design."""
     return lambda i: [
-        ConvSlot(layer=i, channels=inner + shared, kernel=kernel, mixer=mixer, groups=groups,
-                 group_channels=shared),
-        RecurrentSlot(layer=i, shape=shape, mixer=mixer, heads=axis),
+        ConvSlot(layer=i, channels=channels, kernel=kernel, mixer=mixer, groups=groups,
+                 group_channels=group_channels),
+        RecurrentSlot(layer=i, shape=shape, mixer=mixer, heads=shape[0]),
     ]  # fmt: skip
 
 
@@ -332,20 +353,22 @@ def _deepseek4(keys: Keys) -> tuple[Slot, ...]:
     """Windows of raw entries in every layer; entries of 4 or 128 tokens in most."""
     ratios = keys.per_layer("attention.compress_ratios", keys.layers)
     dim, window = keys.positive("attention.key_length"), keys.positive("attention.sliding_window")
-    heads = keys.per_layer("attention.head_count", keys.all_layers)
     index = keys.count("attention.indexer.key_length")
     out: list[Slot] = []
     for layer, ratio in enumerate(ratios):
-        if ratio:
-            out.append(CompressedSlot(
-                layer=layer, window=window, ratio=ratio, dim=dim,
-                index_dim=index if ratio == 4 else 0, overlap=ratio == 4,
-            ))  # fmt: skip
-        else:
-            out.append(LatentSlot(
-                layer=layer, latent_dim=dim, rope_dim=0, heads=heads[layer], nope_dim=dim,
-                value_dim=dim, window=window,
-            ))  # fmt: skip
+        if not ratio:
+            out.append(SlidingSlot(layer=layer, kv_heads=1, k_dim=dim, v_dim=dim, window=window))
+            continue
+        out.append(
+            CompressedSlot(
+                layer=layer,
+                window=window,
+                ratio=ratio,
+                dim=dim,
+                index_dim=index if ratio == _SPARSE_RATIO else 0,
+                overlap=ratio == _SPARSE_RATIO,
+            )
+        )
     return tuple(out)
 
 

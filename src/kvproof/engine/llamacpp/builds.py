@@ -6,7 +6,8 @@ Build numbers of changes are those of the days they were merged, give or take a 
 from __future__ import annotations
 
 import re
-from typing import Literal
+from itertools import accumulate
+from typing import Any, Literal
 
 import msgspec
 
@@ -36,18 +37,21 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 # PR 13194 (2025-05-20): caches of their own for sliding layers. PR 14363 (2025-07): a stream per
 # sequence. PR 15434 (2025-08-30): flash attention "auto". PR 16812 (2025-10-28): no padding.
 # PR 16736 (2025-11-02): four slots over one pool. PR 17046 (2025-11-07): padding of 256 again.
-_OLD = {"pad_plain": 32, "pad_sequence": False}
-BUILDS = (
-    Build(first=0, source="PR 7257", sliding_cache=False, flash_attn="off", auto_slots=1,
-          multi_stream=False, **_OLD),  # type: ignore[arg-type]
-    Build(first=5434, source="PR 13194", flash_attn="off", auto_slots=1, multi_stream=False,
-          **_OLD),  # type: ignore[arg-type]
-    Build(first=5928, source="PR 14363", flash_attn="off", auto_slots=1, **_OLD),  # type: ignore[arg-type]
-    Build(first=6325, source="PR 15434", auto_slots=1, **_OLD),  # type: ignore[arg-type]
-    Build(first=6869, source="PR 16812", auto_slots=1, pad_flash=1, pad_plain=1, pad_sequence=False),
-    Build(first=6925, source="PR 16736", pad_flash=1, pad_plain=1, pad_sequence=False),
-    Build(first=6981, source="PR 17046"),
+_FIRST = Build(
+    first=0, source="PR 7257", pad_plain=32, pad_sequence=False, sliding_cache=False,
+    flash_attn="off", auto_slots=1, multi_stream=False,
 )  # fmt: skip
+_CHANGES: tuple[dict[str, Any], ...] = (
+    {"first": 5434, "source": "PR 13194", "sliding_cache": True},
+    {"first": 5928, "source": "PR 14363", "multi_stream": True},
+    {"first": 6325, "source": "PR 15434", "flash_attn": "auto"},
+    {"first": 6869, "source": "PR 16812", "pad_flash": 1, "pad_plain": 1},
+    {"first": 6925, "source": "PR 16736", "auto_slots": 4},
+    {"first": 6981, "source": "PR 17046", "pad_flash": 256, "pad_plain": 256, "pad_sequence": True},
+)
+BUILDS = tuple(
+    accumulate(_CHANGES, lambda row, change: msgspec.structs.replace(row, **change), initial=_FIRST)
+)
 
 
 def build_of(version: str | None) -> Build:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
-from kvproof.kinds import FullSlot, LatentSlot, Slot
-from kvproof.kinds.elements import ElementType
 from kvproof.engine.llamacpp.builds import Build
 from kvproof.engine.llamacpp.flags import Flags
 from kvproof.errors import UsageError
+from kvproof.kinds import FullSlot, LatentSlot, Slot
+from kvproof.kinds.elements import ElementType
 from kvproof.model.gguf_arch import architecture_of
 from kvproof.model.types import Model
 
@@ -20,6 +20,9 @@ _ROLLBACK = frozenset({
     "kimi-k3", "qwen35", "qwen35moe", "qwen4exp", "deepseek4", "glm5-next", "nemotron_h",
     "nemotron_h_moe", "lfm2", "lfm2moe", "bailingmoe3",
 })  # fmt: skip
+
+
+_EXPANDING = frozenset({"minicpm3", "plm"})
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +47,18 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     v: ElementType
     planes: int
     outputs: int
+
+
+def expands_latents(model: Model) -> bool:
+    """Whether latent layers keep every head's keys and values instead of the latent.
+
+    So do architectures that llama.cpp has no latent cache for, and files without the MLA keys.
+    """
+    arch = architecture_of(model)
+    if arch in _EXPANDING:
+        return True
+    from_file = "general.architecture" in model.config
+    return from_file and f"{arch}.attention.key_length_mla" not in model.config
 
 
 def pad(value: int, step: int) -> int:
@@ -122,10 +137,12 @@ def _cells(
 def _check_types(model: Model, flags: Flags, arch: str | None, flash: bool) -> None:
     """Refuse the cache types that llama.cpp refuses, in its words."""
     k, v = flags.cache_type_k, flags.cache_type_v
-    latent = any(isinstance(slot, LatentSlot) for slot in model.slots)
+    expanded = expands_latents(model)
+    latent = not expanded and any(isinstance(slot, LatentSlot) for slot in model.slots)
     if (latent or arch == "deepseek4") and k != v:
         raise UsageError(
-            f"llama.cpp: model does not support different K ({k.name}) and V ({v.name}) cache types",
+            f"llama.cpp: model does not support different K ({k.name}) and V ({v.name}) "
+            "cache types",
             hint="give the same type to cache_type_k and cache_type_v",
         )
     if v.block > 1 and not flash:
@@ -136,18 +153,21 @@ def _check_types(model: Model, flags: Flags, arch: str | None, flash: bool) -> N
     if not flash:
         return
     for slot in model.slots:
-        for letter, element, width in zip("KV", (k, v), _widths(slot), strict=True):
+        for letter, element, width in zip("KV", (k, v), _widths(slot, expanded), strict=True):
             if width % element.block:
                 raise UsageError(
-                    f"llama.cpp: {letter} cache type {element.name} with block size {element.block} "
-                    f"does not divide a head of {width}",
+                    f"llama.cpp: {letter} cache type {element.name} with block size "
+                    f"{element.block} does not divide a head of {width}",
                     hint="choose f16 or bf16",
                 )
 
 
-def _widths(slot: Slot) -> tuple[int, int]:
+def _widths(slot: Slot, expanded: bool) -> tuple[int, int]:
+    """Widths of one head's key and value."""
     if isinstance(slot, FullSlot):
         return slot.k_dim, slot.v_dim
+    if isinstance(slot, LatentSlot) and expanded:
+        return slot.nope_dim + slot.rope_dim, slot.value_dim
     if isinstance(slot, LatentSlot):
         return slot.latent_dim + slot.rope_dim, slot.latent_dim
     return 0, 0

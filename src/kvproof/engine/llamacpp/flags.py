@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from kvproof.kinds.elements import ELEMENT_TYPES, ElementType
 from kvproof.engine.base import Deployment
 from kvproof.engine.llamacpp.builds import Build, build_of
 from kvproof.errors import UsageError, unknown_name
+from kvproof.kinds.elements import ELEMENT_TYPES, ElementType
 from kvproof.units import parse_bytes
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from kvproof.engine.llamacpp.context import Context, expands_latents, pad
 from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
@@ -21,7 +22,6 @@ from kvproof.kinds import (
     SlidingSlot,
     Slot,
 )
-from kvproof.engine.llamacpp.context import Context, pad
 from kvproof.model.gguf_slots import WINDOWED
 from kvproof.model.types import Model
 
@@ -70,6 +70,7 @@ class _Layout:
         self.windowed = context.build.sliding_cache and (
             context.arch is None or context.arch in WINDOWED or context.arch == "deepseek4"
         )
+        self.expanded = expands_latents(model)
         full = [slot for slot in model.slots if isinstance(slot, FullSlot)]
         self.widest_v = max((slot.kv_heads * slot.v_dim for slot in full), default=0)
         self.indexer_v = max((slot.v_dim for slot in full), default=0)
@@ -81,7 +82,7 @@ class _Layout:
         elif isinstance(slot, FullSlot):
             yield from self._full(index, slot)
         elif isinstance(slot, LatentSlot):
-            yield self._latent(index, slot)
+            yield from self._latent(index, slot)
         elif isinstance(slot, IndexerSlot):
             yield from self._indexer(index, slot)
         elif isinstance(slot, ConvSlot):
@@ -109,15 +110,23 @@ class _Layout:
         if slot.v_dim:
             yield self._rows(f"V cache{tail}", index, slot.layer, "v", width, cells)
 
-    def _latent(self, index: int, slot: LatentSlot) -> Piece:
+    def _latent(self, index: int, slot: LatentSlot) -> Iterator[Piece]:
+        """The latent as a key without a value, or every head's own where it is expanded."""
         cells, tail = self._place(slot)
+        if self.expanded:
+            keys, values = slot.heads * (slot.nope_dim + slot.rope_dim), slot.heads * slot.value_dim
+            yield self._rows(f"K cache{tail}", index, slot.layer, "k", keys, cells)
+            yield self._rows(f"V cache{tail}", index, slot.layer, "v", values, cells)
+            return
         width = slot.latent_dim + slot.rope_dim
-        return self._rows(f"K cache{tail}", index, slot.layer, "k", width, cells)
+        yield self._rows(f"K cache{tail}", index, slot.layer, "k", width, cells)
 
     def _indexer(self, index: int, slot: IndexerSlot) -> Iterator[Piece]:
         """Keys of the indexer; where the main cache has values, an indexer's values too."""
-        cells = self.context.sequence_cells
-        yield self._rows("indexer K cache", index, slot.layer, "k", slot.dim, cells)
+        cells, width = self.context.sequence_cells, slot.dim
+        if self.context.arch == "glm5-next":  # key, gate and pooled value, each as wide as the key
+            width = 3 * ((width - 1) // 2)
+        yield self._rows("indexer K cache", index, slot.layer, "k", width, cells)
         if self.context.arch == "minimax-m3":
             yield self._rows("indexer V cache", index, slot.layer, "v", self.indexer_v, cells)
 

@@ -6,13 +6,13 @@ from functools import partial
 
 import msgspec
 
-from kvproof.kinds import ConvSlot, RecurrentSlot, SharedSlot
 from kvproof.engine.base import Capacity, Deployment, Group
 from kvproof.engine.llamacpp.context import Context, context_of
 from kvproof.engine.llamacpp.flags import Flags, flags_of
 from kvproof.engine.llamacpp.layout import Piece, pieces
 from kvproof.engine.llamacpp.terms import buffer_terms
 from kvproof.errors import UsageError
+from kvproof.kinds import ConvSlot, RecurrentSlot, SharedSlot
 from kvproof.model.types import Model
 from kvproof.units import show_bytes
 

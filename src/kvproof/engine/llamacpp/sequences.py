@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kvproof.kinds import ConvSlot, CrossSlot, FullSlot, RecurrentSlot, Slot, Types
-from kvproof.kinds.elements import ElementType, element_type
 from kvproof.engine.base import Cache, CacheRequest
 from kvproof.engine.llamacpp.builds import build_of
 from kvproof.engine.llamacpp.context import context_of
@@ -11,6 +9,8 @@ from kvproof.engine.llamacpp.flags import CACHE_TYPES, Flags
 from kvproof.engine.llamacpp.layout import Piece, pieces
 from kvproof.engine.llamacpp.terms import buffer_terms
 from kvproof.errors import unknown_name
+from kvproof.kinds import ConvSlot, CrossSlot, FullSlot, RecurrentSlot, Slot, Types
+from kvproof.kinds.elements import ElementType, element_type
 from kvproof.model.types import Model
 
 
@@ -70,6 +70,3 @@ def _type(name: str) -> ElementType:
         raise unknown_name("llama.cpp cache type", name, list(CACHE_TYPES),
                            see=f"known: {', '.join(CACHE_TYPES)}")  # fmt: skip
     return found
-
-
-__all__ = ["F32", "UsageError", "cache_of"]
