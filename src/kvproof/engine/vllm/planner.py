@@ -22,7 +22,7 @@ from kvproof.engine.vllm.groups import (
     request_blocks,
 )
 from kvproof.engine.vllm.layers import Blocks, make_layers, stage_layers
-from kvproof.engine.vllm.report import misfit, no_memory, plan_terms
+from kvproof.engine.vllm.report import NOT_ONE_TYPE, misfit, no_memory, plan_terms
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.engine.vllm.specs import Reserve, Spec, blocks_held
 from kvproof.engine.vllm.types import Layer, LayerGroup
@@ -109,7 +109,7 @@ def _stage(groups: tuple[LayerGroup, ...], part: range) -> tuple[LayerGroup, ...
 def _width(
     groups: tuple[LayerGroup, ...], stage: tuple[LayerGroup, ...], settings: Settings
 ) -> int:
-    if settings.rules.packed == "tuples" and len(groups) > 1 and groups[0].uniform:
+    if settings.rules.tuple_width and len(groups) > 1 and groups[0].uniform:
         return _tuple_width(stage)
     return bytes_per_block(stage)
 
@@ -152,8 +152,15 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> VllmCapacit
         )
     available = _available(plan, kv_bytes)
     length, estimate, error = _fit(plan, available)
+    if error is None and not plan.settings.hybrid_manager and _mixed(plan):
+        error = NOT_ONE_TYPE
     reserve = msgspec.structs.replace(plan.reserve, max_model_len=length)
     return _answer(plan, reserve, available, error, estimate)
+
+
+def _mixed(plan: Plan) -> bool:
+    """Whether one type of layer was asked for (no hybrid manager) where there are several."""
+    return len(plan.groups) > 1
 
 
 def _available(plan: Plan, kv_bytes: int) -> tuple[int, ...]:
@@ -175,6 +182,10 @@ def needed_bytes(plan: Plan, stage: int, length: int) -> int:
     """Bytes that one request of `length` tokens needs on a rank of the stage."""
     reserve = msgspec.structs.replace(plan.reserve, max_model_len=length)
     return plan.wide[stage] * request_blocks(plan.stages[stage], reserve)
+
+
+def _most_needed(plan: Plan, length: int) -> int:
+    return max(needed_bytes(plan, stage, length) for stage in range(len(plan.stages)))
 
 
 def longest(plan: Plan, stage: int, budget: int) -> int:
@@ -258,7 +269,7 @@ def _answer(
         attention_backend=plan.blocks.backend.name,
         kv_cache_dtype=plan.settings.kv_dtype,
         state_mode=plan.settings.state_mode,
-        needed_bytes=plan.wide[0] * (request_blocks(plan.own, reserve) + null),
+        needed_bytes=null * plan.wide[0] + _most_needed(plan, reserve.max_model_len),
         estimated_max_model_len=estimate,
     )
 

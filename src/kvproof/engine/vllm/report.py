@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kvproof.engine.vllm.planner import Plan
 
 _SEE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
+NOT_ONE_TYPE = "Failed to promote local KV cache specs to one unified type."
+"""The error of a hybrid model with the hybrid manager switched off."""
 _SOURCE = "vLLM {}, v1/core/kv_cache_utils.py"
 
 

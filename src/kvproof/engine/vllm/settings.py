@@ -14,8 +14,8 @@ import msgspec
 from kvproof.engine.base import Deployment
 from kvproof.engine.vllm.draft import Draft, read_draft
 from kvproof.engine.vllm.flags import read_flags
+from kvproof.engine.vllm.refusals import check_parallel
 from kvproof.engine.vllm.versions import Rules, rules_for
-from kvproof.errors import UsageError
 from kvproof.kinds import ConvSlot, FullSlot, IndexerSlot, LatentSlot, RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
@@ -62,7 +62,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     platform = _platform(deployment, flags)
     ranks = flags.get("tensor_parallel_size", 1)
     stages = flags.get("pipeline_parallel_size", 1)
-    _check_ranks(model, deployment, ranks, stages, flags.get("data_parallel_size", 1))
+    check_parallel(model, deployment, flags)
     length, auto_fit = _length(model, flags)
     draft = read_draft(model, flags)
     batched, seqs = _batch(flags, rules, deployment, platform, length)
@@ -131,29 +131,6 @@ def _capability(deployment: Deployment, platform: str) -> tuple[int, int]:
         return _HOPPER
     major, _, minor = text.partition(".")
     return (int(major), int(minor or 0)) if major.isdigit() else _HOPPER
-
-
-def _check_ranks(
-    model: Model, deployment: Deployment, ranks: int, stages: int, replicas: int
-) -> None:
-    if model.attention_heads and model.attention_heads % ranks:
-        raise UsageError(
-            f"tensor_parallel_size {ranks} does not divide the {model.attention_heads} attention "
-            f"heads of {model.name}",
-            hint="vLLM refuses this; choose a divisor",
-        )
-    if stages > model.layers:
-        raise UsageError(
-            f"pipeline_parallel_size {stages} exceeds the {model.layers} layers of {model.name}",
-            hint="choose fewer stages",
-        )
-    gpus = deployment.gpu_count
-    world = ranks * stages * replicas
-    if gpus is not None and gpus % world:
-        raise UsageError(
-            f"{gpus} GPUs are no multiple of the {world} that one copy takes",
-            hint="change the count or the parallel sizes",
-        )
 
 
 def _length(model: Model, flags: Mapping[str, Any]) -> tuple[int, bool]:

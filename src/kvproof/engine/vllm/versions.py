@@ -44,6 +44,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The fit check leaves out the null block."""
     packed: Literal["none", "tuples", "layout"] = "layout"
     """How several page sizes in one block are handled (DeepSeek-V4)."""
+    tuple_width: bool = False
+    """A block takes whole tuples of pages, not the widest group's."""
     state_blocks: Literal["length", "mode"] = "mode"
     """State blocks of a request: ceil(length / state block), or by the cache mode."""
     checkpoint_blocks: bool = True
@@ -158,9 +160,10 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         (0, 20, 1),
-        {"token_line": "concurrency", "packed": "tuples"},
+        {"token_line": "concurrency", "packed": "tuples", "tuple_width": True},
         "v1/core/kv_cache_utils.py (0.20.1); srv-2fec82ef (0.20.0) prints the old line",
     ),
+    Change((0, 24, 0), {"tuple_width": False}, "v1/core/kv_cache_utils.py (0.24.0)"),
     Change((0, 25, 0), {"pad_pages": True}, "v1/core/kv_cache_utils.py (0.25.1)"),
     Change(
         (0, 26, 0),
