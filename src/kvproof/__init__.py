@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from kvproof.api import budget, cache, capacity, load_model, plan
     from kvproof.engine.base import Deployment
     from kvproof.errors import KvproofError
+    from kvproof.observe.check import check
+    from kvproof.observe.read import read_log
 
 __version__ = "0.1.0"
 
@@ -17,11 +19,23 @@ _HOMES = {
     "budget": "kvproof.api",
     "cache": "kvproof.api",
     "capacity": "kvproof.api",
+    "check": "kvproof.observe.check",
     "load_model": "kvproof.api",
     "plan": "kvproof.api",
+    "read_log": "kvproof.observe.read",
 }
 
-__all__ = ["Deployment", "KvproofError", "budget", "cache", "capacity", "load_model", "plan"]
+__all__ = [
+    "Deployment",
+    "KvproofError",
+    "budget",
+    "cache",
+    "capacity",
+    "check",
+    "load_model",
+    "plan",
+    "read_log",
+]
 
 
 def __getattr__(name: str) -> Any:

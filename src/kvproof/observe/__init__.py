@@ -1,0 +1,29 @@
+"""Observe: what engines print at start, held against what is predicted, and what was learned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvproof.observe.check import Report, check
+    from kvproof.observe.figures import Figure, Log
+    from kvproof.observe.read import read_log
+
+_HOMES = {
+    "Figure": "kvproof.observe.figures",
+    "Log": "kvproof.observe.figures",
+    "Report": "kvproof.observe.check",
+    "check": "kvproof.observe.check",
+    "read_log": "kvproof.observe.read",
+}
+
+__all__ = ["Figure", "Log", "Report", "check", "read_log"]
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kvproof.observe' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

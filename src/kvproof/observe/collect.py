@@ -1,0 +1,197 @@
+"""Collector: turns the lines of one log into figures, flags and a verdict which engine it is."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kvproof.errors import InputError
+from kvproof.observe.figures import Figure, Log, Unit
+from kvproof.observe.flags import read_flags
+from kvproof.observe.formats import ROUNDED
+from kvproof.observe.rows import Compiled, number, size
+from kvproof.observe.watch import Arguments, Program, Thing, things_in
+
+_WINDOW = 2048
+_MOST_TRIES = 20_000
+_MOST_FIGURES = 20_000
+_MOST_PROBLEMS = 50
+
+_UNITS: dict[str, Unit] = {
+    "kv_cache_tokens": "token", "max_concurrency_len": "token", "est_max_model_len": "token",
+    "kv_needed_for_len": "token", "tokens_per_block": "token", "window_size": "token",
+    "full_tokens": "token", "swa_tokens": "token", "cells": "token", "block_size": "token",
+    "attention_block_size": "token", "requested_max_model_len": "token", "kv_slots": "token",
+    "total_cells": "token", "num_blocks": "block", "cpu_blocks": "block", "host_blocks": "block",
+    "mamba_blocks": "block", "blocks_per_sequence": "block", "mamba_slots": "sequence",
+    "max_concurrency": "x", "kv_tensor_bytes": "B", "kv_bytes_per_token": "B/token",
+    "observed_kv_bytes_per_token": "B/token", "padding_waste": "%", "mamba_page_padding": "%",
+}  # fmt: skip
+_ABOUT_LINE = ("worker", "device", "dtype")
+_WORKER = re.compile(
+    r"pid=(\d{1,9})|\[(\d{1,4},\d{1,5})\]<std|\brank[ =:]{0,2}(\d{1,5})\b"
+    r"|\b((?:DP\d{1,4} )?(?:PP\d{1,4} )?TP\d{1,4}(?: EP\d{1,4})?)\b",
+    re.IGNORECASE,
+)
+_RENAMED = {"max_seq_len": "max_model_len", "model_tag": "model", "model_path": "model"}
+_NAMES = {
+    "vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM", "llamacpp": "llama.cpp",
+}  # fmt: skip
+_MODEL_KEYS = ("model", "model_path", "model_tag")
+
+
+class Collector:
+    """Fed with lines in order; `finish` gives the log."""
+
+    def __init__(self) -> None:
+        self._tries: dict[Compiled, int] = {}
+        self._found: list[tuple[str, Figure]] = []
+        self._facts: dict[tuple[str, str], str] = {}
+        self._flags: dict[str, dict[str, Any]] = {}
+        self._votes: dict[str, int] = {}
+        self._problems: list[str] = []
+        self._last: tuple[int, set[tuple[str, str, Any]]] = (0, set())
+        self.lines = self._dropped = 0
+
+    def line(self, index: int, raw: bytes, words: list[bytes]) -> bool:
+        """Take one line, whose words are given; whether it held anything."""
+        things = things_in(raw.lower(), words)
+        if not things:
+            return False
+        text, held = raw[:_WINDOW].decode("utf-8", "replace"), False
+        for thing in sorted(things, key=_order):
+            if isinstance(thing, Compiled):
+                held |= self._search(thing, index, text)
+            elif isinstance(thing, Program):
+                self._vote(thing.name, thing.weight)
+            elif isinstance(thing, Arguments):
+                held |= self._arguments(thing, raw)
+            else:
+                held |= self._problem(text)
+        return held
+
+    def _vote(self, program: str, weight: int) -> None:
+        self._votes[program] = self._votes.get(program, 0) + weight
+
+    def _search(self, row: Compiled, index: int, text: str) -> bool:
+        tries = self._tries[row] = self._tries.get(row, 0) + 1
+        self._dropped += tries > _MOST_TRIES
+        match = row.regex.search(text) if tries <= _MOST_TRIES else None
+        if match is None:
+            return False
+        self._vote(row.engine, 1 if row.row.source == "quoted" else 5)
+        pairs = list(zip(row.slots, match.groups(), strict=True))
+        about = {n: v for (n, _), v in pairs if n in _ABOUT_LINE and v}
+        about.setdefault("worker", _worker(text[: match.start()]))
+        for (name, kind), value in pairs:
+            if value is not None and name not in _ABOUT_LINE:
+                self._take(row, name, kind, value, index, about)
+        return True
+
+    def _take(
+        self, row: Compiled, name: str, kind: str, text: str, index: int, about: dict[str, Any]
+    ) -> None:
+        if name in ("version", "model", "gpu"):
+            self._facts[row.engine, name] = text.strip()
+            return
+        if name.startswith("flag."):
+            value: Any = text if kind == "word" else number(text)
+            self._flags.setdefault(row.engine, {}).setdefault(name[5:], value)
+            return
+        if len(self._found) >= _MOST_FIGURES:
+            self._dropped += 1
+            return
+        key = (row.engine, name, about.get("device"))
+        if index != self._last[0]:
+            self._last = (index, set())
+        if key in self._last[1]:
+            return
+        self._last[1].add(key)
+        self._found.append((row.engine, _figure(row.engine, name, kind, text, index, about)))
+
+    def _arguments(self, place: Arguments, raw: bytes) -> bool:
+        match = place.start.search(raw.decode("utf-8", "replace"))
+        if match is None:
+            return False
+        self._vote(place.engine, 20)
+        read = read_flags(match[1])
+        for key in _MODEL_KEYS:
+            if isinstance(read.get(key), str):
+                self._facts[place.engine, "model"] = read[key]
+        own = self._flags.setdefault(place.engine, {})
+        for key, value in read.items():
+            name = _RENAMED.get(key, key)
+            if place.keys is None:
+                own[name] = value
+            elif key in place.keys:
+                own.setdefault(name, value)
+        return True
+
+    def _problem(self, text: str) -> bool:
+        short = text.strip()
+        if len(self._problems) < _MOST_PROBLEMS and short not in self._problems:
+            self._problems.append(short)
+        return True
+
+    def finish(self, name: str) -> Log:
+        """The log; InputError when no line was an engine's."""
+        engine, program = self._verdict()
+        figures = tuple(figure for own, figure in self._found if own == engine)
+        flags = dict(self._flags.get(engine, {}))
+        if not figures and not flags:
+            raise InputError(
+                f"{name} holds no start-up line of vLLM, SGLang, TensorRT-LLM, llama.cpp or Ollama "
+                f"in {self.lines:,} lines",
+                hint="give the engine's output from its start on",
+            )
+        model = flags.pop("model", None)
+        return Log(
+            engine=engine,
+            program=program,
+            version=self._facts.get((engine, "version")),
+            model=self._facts.get((engine, "model")) or model,
+            gpu=self._facts.get((engine, "gpu")),
+            flags=flags,
+            figures=figures,
+            problems=tuple(self._problems),
+            lines=self.lines,
+            dropped=self._dropped,
+        )
+
+    def _verdict(self) -> tuple[str, str]:
+        """The engine with most evidence of those that printed anything; rows weigh most."""
+        scores = dict(self._votes)
+        for program in ("Ollama", "LM Studio"):
+            scores["llamacpp"] = scores.get("llamacpp", 0) + scores.get(program, 0)
+        printed = {engine for engine, _ in self._found} | set(self._flags)
+        engines = [e for e in _NAMES if e in printed] or list(_NAMES)
+        engine = max(engines, key=lambda e: scores.get(e, 0))
+        if engine != "llamacpp":
+            return engine, _NAMES[engine]
+        programs = [p for p in ("LM Studio", "Ollama") if p in scores]
+        ollama = any(f.name in ("estimate_full", "total_used") for _, f in self._found)
+        return engine, programs[0] if programs else "Ollama" if ollama else _NAMES[engine]
+
+
+def _order(thing: Thing) -> bool:
+    """Rows before shortened forms of the same line, so that the exact one counts."""
+    return isinstance(thing, Compiled) and thing.row.source == "quoted"
+
+
+def _worker(prefix: str) -> str | None:
+    match = _WORKER.search(prefix[-200:])
+    return next((g for g in match.groups() if g), None) if match else None
+
+
+def _figure(
+    engine: str, name: str, kind: str, text: str, index: int, about: dict[str, Any]
+) -> Figure:
+    if kind in ("size", "gib", "mib"):
+        value, step = size(text, kind, ROUNDED[engine])
+        unit: Unit = "B"
+    else:
+        value, step = number(text), 1.0  # type: ignore[assignment]
+        unit = _UNITS.get(name, "1")
+        if "." in text:
+            step = 10.0 ** -len(text.partition(".")[2])
+    return Figure(name=name, value=value, unit=unit, step=step, text=text, line=index, **about)

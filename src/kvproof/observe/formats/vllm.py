@@ -1,0 +1,155 @@
+"""vLLM's start-up lines, 0.4 to 0.33: the V0 engine's, the V1 engine's, errors, and as quoted.
+
+Sources are vLLM's modules of the versions named; rows marked "quoted" read the same figures in
+reports that shorten the line.
+"""
+
+from __future__ import annotations
+
+from kvproof.observe.rows import Row
+
+_V0 = "vllm/worker/worker.py"
+_V1 = "vllm/v1/worker/gpu_worker.py"
+_V1_CACHE = "vllm/v1/core/kv_cache_utils.py"
+_RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+_QUOTED = "quoted"
+
+ROWS = (
+    # What is running.
+    Row("llm engine (v", r"initializing an? (?:V\d )?LLM engine \({version:ver}\)", "0.2+",
+        "vllm/engine/llm_engine.py"),
+    Row("api server version", r"vLLM API server version {version:ver}", "0.2+",
+        "vllm/entrypoints/openai/api_server.py"),
+    Row("version", r"vllm[ _-]?(?:version)?[ :=]+{version:ver}", "any", _QUOTED),
+    Row("device_name=", r"device_name={gpu:word}\.json", "0.3+", "fused_moe/fused_moe.py"),
+    Row("max model len", r"using max model len {flag.max_model_len:int}", "0.9+",
+        "vllm/config"),
+    Row("chunked prefill is enabled", r"chunked prefill is enabled with "
+        r"max_num_batched_tokens={flag.max_num_batched_tokens:int}", "0.5+",
+        "vllm/config/scheduler.py"),
+    Row("attention backend", r"using {flag.attention_backend:word} (?:attention )?backend",
+        "0.4+", "vllm/platforms/cuda.py"),
+    Row("attentionbackendenum.", r"using AttentionBackendEnum\.{flag.attention_backend:word}",
+        "0.12+", "vllm/platforms/cuda.py"),
+    # Weights.
+    Row("weights took", r"loading model weights took {weights:size}", "0.4-0.7", _V0),
+    Row("model loading took", r"model loading took {weights:size}", "0.7+", _RUNNER),
+    # V0: profiling and blocks.
+    Row("memory profiling results", r"memory profiling results: .{0,120}?"
+        r"total_gpu_memory={total_gpu_memory:size} "
+        r"initial_memory_usage={initial_memory_usage:size} "
+        r"peak_torch_memory={peak_torch_memory:size} "
+        r"memory_usage_post_profile={memory_usage_post_profile:size} "
+        r"non_torch_memory={non_torch:size} "
+        r"kv_cache_size={available_kv_memory:size} "
+        r"gpu_memory_utilization={flag.gpu_memory_utilization:num}", "0.6.3-0.6.5", _V0),
+    Row("total_gpu_memory", r"can use total_gpu_memory \({total_gpu_memory:size}\) x "
+        r"(?:gpu_memory_utilization )?\(?{flag.gpu_memory_utilization:num}", "0.6.5-0.8", _V0),
+    Row("model weights take", r"model weights take {weights:size}", "0.6.5-0.8", _V0),
+    Row("non_torch_memory", r"non_torch_memory (?:takes )?{non_torch:size}", "0.6.5-0.8", _V0),
+    Row("activation peak memory", r"activation peak memory takes {peak_activation:size}",
+        "0.6.5-0.8", _V0),
+    Row("reserved for kv cache", r"the rest (?:of the memory )?reserved for KV Cache is "
+        r"{available_kv_memory:size}", "0.6.5-0.8", _V0),
+    Row("blocks:", r"# ?(?:gpu|cuda|rocm|hpu|tpu|xpu|neuron|npu) blocks: ?{num_blocks:int}",
+        "0.2-0.8", "vllm/executor/executor_base.py"),
+    Row("# cpu blocks", r"# ?cpu blocks: ?{cpu_blocks:int}", "0.2-0.8",
+        "vllm/executor/executor_base.py"),
+    Row("stored in kv cache", r"max seq len \({flag.max_model_len:int}\) is larger than the "
+        r"maximum number of tokens that can be stored in KV cache \({kv_cache_tokens:int}\)",
+        "0.3-0.8", "vllm/worker/worker.py: raise_if_cache_size_invalid"),
+    # V1: profiling.
+    Row("free memory on device", r"free memory on device(?: \S{1,20})? \({free_memory:gib}/"
+        r"{total_gpu_memory:size}\) on startup", "0.10+", _V1),
+    Row("desired gpu memory utilization", r"desired GPU memory utilization is "
+        r"\({flag.gpu_memory_utilization:num}, {requested_memory:size}\)", "0.10+", _V1),
+    Row("requested memory", r"requested memory: {flag.gpu_memory_utilization:num} \(util\), "
+        r"{requested_memory:size}", "0.14+", _V1),
+    Row("initial free memory", r"initial free memory:? {free_memory:size}", "0.14+", _V1),
+    Row("for consumed memory", r"{consumed:size} for consumed memory", "0.21+", _V1),
+    Row(" for weight", r"{weights:size} for weights?\b", "0.10+", _V1),
+    Row("for peak activation", r"{peak_activation:size} for peak activation", "0.10+", _V1),
+    Row("for non-torch memory", r"{non_torch:size} for non-torch memory", "0.10+", _V1),
+    Row("for cudagraph memory", r"{cuda_graph:size} for CUDAGraph memory", "0.10+", _V1),
+    Row("cache memory in use", r"current kv cache memory in use is {available_kv_memory:size}",
+        "0.10+", _V1),
+    Row("within requested", r"free memory after profiling: {free_after_profiling:size} "
+        r"\(total\), {free_within_requested:size} \(within requested\)", "0.10+", _V1),
+    Row("non kv cache memory", r"total non KV cache memory: {non_kv_memory:size}", "0.8+",
+        "vllm/utils/mem_utils.py"),
+    Row("torch peak memory increase", r"torch peak memory increase: {peak_activation:size}",
+        "0.8+", "vllm/utils/mem_utils.py"),
+    Row("non-torch forward increase", r"non-torch forward increase memory: {non_torch:size}",
+        "0.8+", "vllm/utils/mem_utils.py"),
+    Row("weights memory:", r"weights memory: {weights:size}", "0.8+",
+        "vllm/utils/mem_utils.py"),
+    Row("available kv cache memory", r"available KV cache memory(?: is)?:? "
+        r"{available_kv_memory:size}", "0.8+", _V1),
+    Row("memory for kv cache as specified", r"reserved {available_kv_memory:size} memory for "
+        r"KV Cache as specified", "0.11+", _V1),
+    # V1: graphs.
+    Row("estimated cuda graph memory", r"estimated CUDA graph memory: "
+        r"{cuda_graph_estimated:size}", "0.18+", _RUNNER),
+    Row("cuda graph pool memory", r"CUDA graph pool memory: {cuda_graph:size} \(actual\), "
+        r"{cuda_graph_estimated:size} \(estimated\)", "0.18+", _V1),
+    Row("graph capturing", r"graph capturing.{0,60}?took {cuda_graph:size}", "0.6+", _RUNNER),
+    Row("gpu-memory-utilization=", r"equivalent to --gpu-memory-utilization="
+        r"{equivalent_utilization:num}", "0.18+", _V1),
+    # V1: the plan of the cache.
+    Row("kv cache size", r"(?:GPU|CPU|TPU|XPU|NPU|HPU) KV cache size:? "
+        r"{kv_cache_tokens:int}(?: tokens)?", "0.8+", _V1_CACHE),
+    Row("maximum concurrency", r"maximum concurrency for {max_concurrency_len:int} tokens "
+        r"per request: {max_concurrency:num}x", "0.5+", _V1_CACHE),
+    Row("num_gpu_blocks", r"num_gpu_blocks(?: is)?:? {num_blocks:int}", "0.9+",
+        "vllm/v1/engine/core.py"),
+    Row("num_gpu_blocks_override", r"num_gpu_blocks_override={flag.num_gpu_blocks_override:int}",
+        "0.6+", _V1_CACHE),
+    Row("attention block size to", r"setting attention block size to {attention_block_size:int}",
+        "0.10+", "vllm/model_executor/models/config.py"),
+    Row("cache block size to", r"setting kv cache block size to {block_size:int}", "0.10+",
+        "vllm/platforms/cuda.py"),
+    Row("mamba page size by", r"padding mamba page size by {mamba_page_padding:num}%", "0.10+",
+        "vllm/model_executor/models/config.py"),
+    Row("padding layers", r"add {padding_layers:int} padding layers, may waste at most "
+        r"{padding_waste:num}%", "0.11+", _V1_CACHE),
+    Row("exceeds available mamba", r"max_num_seqs \({flag.max_num_seqs:int}\) exceeds available "
+        r"Mamba cache blocks \({mamba_blocks:int}\)", "0.14+", _RUNNER),
+    Row("auto-fit max_model_len", r"auto-fit max_model_len: reduced from "
+        r"{requested_max_model_len:int} to {flag.max_model_len:int}", "0.14+", _V1_CACHE),
+    # V1: it does not fit.
+    Row("max seq len", r"max seq len \({kv_needed_for_len:int}\)", "0.8+", _V1_CACHE),
+    Row("cache is needed", r"{kv_needed:size} KV cache is needed", "0.8+", _V1_CACHE),
+    Row("larger than the available kv", r"available KV cache memory \({available_kv_memory:size}\)",
+        "0.8+", _V1_CACHE),
+    Row("estimated maximum model length", r"estimated maximum model length is "
+        r"{est_max_model_len:int}", "0.9+", _V1_CACHE),
+    Row("cuda out of memory", r"tried to allocate {oom_request:size}", "any", "torch"),
+    Row("of which", r"has (?:a total capacity of )?{total_gpu_memory:size} of which "
+        r"{oom_free:size} is free", "any", "torch"),
+    # The same figures as reports shorten them.
+    Row("kv cache tokens", r"KV cache tokens:? {kv_cache_tokens:int}", "any", _QUOTED),
+    Row("kv cache:", r"\bKV cache: {kv_cache_tokens:int} tokens", "any", _QUOTED),
+    Row("available kv cache memory", r"available KV cache memory[^\d-]{1,80}{available_kv_memory:"
+        r"size}", "any", _QUOTED),
+    Row("gib / ", r"memory[^/]{1,60}GiB / {kv_cache_tokens:int} tokens / {max_concurrency:num}x",
+        "any", _QUOTED),
+    Row("gib / ", r"GiB / {num_blocks:int} / {kv_cache_tokens:int} tokens "
+        r"\({max_concurrency:num}x@{max_concurrency_len:int}", "any", _QUOTED),
+    Row("x max concurrency", r"{max_concurrency:num}x max concurrency", "any", _QUOTED),
+    Row("concurrency:", r"max(?:imum)? concurrency: {max_concurrency:num}x", "any", _QUOTED),
+    Row("x", r"{max_concurrency_len:int} \| {kv_cache_tokens:int} \| "
+        r"{max_concurrency:num}x", "any", _QUOTED),
+    Row("peak activation", r"peak activation:? {peak_activation:size}", "any", _QUOTED),
+    Row("non-torch", r"non-torch:? {non_torch:size}", "any", _QUOTED),
+    Row("non_torch ", r"non_torch:? {non_torch:size}", "any", _QUOTED),
+    Row("cudagraph", r"CUDAGraph:? {cuda_graph:size}", "any", _QUOTED),
+    Row("cuda-graph pool", r"CUDA-graph pool:? {cuda_graph:size}", "any", _QUOTED),
+    Row("total ", r"\btotal:? {total_gpu_memory:size}", "any", _QUOTED),
+    Row("; activation", r"; activation:? {peak_activation:size}", "any", _QUOTED),
+    Row("weights ", r"[;:] weights:? {weights:size}", "any", _QUOTED),
+    Row("; kv ", r"; KV:? {available_kv_memory:size}", "any", _QUOTED),
+    Row("kv cache available", r"KV cache available:? {available_kv_memory:size}", "any", _QUOTED),
+    Row("measured ", r"measured \d{1,3} x {available_kv_memory:gib} = [\d.]{1,9} GiB pool", "any",
+        _QUOTED),
+    Row("kv memory", r"~?{available_kv_memory:size} KV memory", "any", _QUOTED),
+)  # fmt: skip

@@ -1,0 +1,113 @@
+"""Watch: which rows, programs, argument lists and errors a line may hold, decided by its words.
+
+A line is lowered and cut into words (letters only) by one translation; each thing that is looked
+for is filed under one of its literal's words, the least common. Most lines of a log share no
+word with the table and cost no more than the cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from kvproof.observe.formats import PROGRAMS, rows
+from kvproof.observe.rows import Compiled
+
+_COMMON = frozenset(
+    b"tokens memory model total cache size version device engine kv for with in is max to max the "
+    b"used gpu config seq layers block gib server available weights name args".split()
+)
+_TABLE = bytes(
+    ord(chr(c).lower()) if chr(c).isascii() and chr(c).isalpha() else 32 for c in range(256)
+)
+# Keys of vLLM's whole configuration that are flags; the rest of that line is its own business.
+_CONFIG_KEYS = frozenset(
+    ("model", "dtype", "max_seq_len", "tensor_parallel_size", "pipeline_parallel_size",
+     "data_parallel_size", "decode_context_parallel_size", "quantization", "enforce_eager",
+     "kv_cache_dtype", "enable_prefix_caching", "enable_chunked_prefill")
+)  # fmt: skip
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """A line that prints a program's arguments: where they begin and which of them count."""
+
+    engine: str
+    start: re.Pattern[str]
+    keys: frozenset[str] | None = None
+
+
+class Program(msgspec.Struct, frozen=True):
+    """A text that names a program."""
+
+    name: str
+    weight: int
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A text that says something does not fit; a line with `unless` says no such thing."""
+
+    unless: bytes = b""
+
+
+Thing = Compiled | Arguments | Program | Problem
+
+_ARGUMENTS = (
+    ("llm engine (v", "vllm", r"with config: (.+)", _CONFIG_KEYS),
+    ("non-default args", "vllm", r"non-default args: ?\{(.+)", None),
+    ("args: namespace(", "vllm", r"args: Namespace\((.+)", None),
+    ("engineargs(", "vllm", r"EngineArgs\((.+)", None),
+    ("serverargs(", "sglang", r"ServerArgs\((.+)", None),
+    ("kvcacheconfig(", "tensorrt_llm", r"KvCacheConfig\((.+)", None),
+)
+_PROBLEMS = (
+    "to serve at least one request", "kv cache is needed", "no available memory for the cache",
+    "larger than the maximum number of tokens", "exceeds available mamba",
+    "less than desired gpu memory utilization", "not enough memory. please try",
+    "out of memory", "leave no gpu memory", "cannot meet free memory target",
+    "failed to allocate", "insufficient memory",
+)  # fmt: skip
+
+
+def words_of(line: bytes) -> list[bytes]:
+    """The line's words: runs of letters, in lower case."""
+    return line.translate(_TABLE).split()
+
+
+def _things() -> Iterable[tuple[str, Thing]]:
+    for row in rows():
+        yield row.row.literal, row
+    for literal, name, weight in PROGRAMS:
+        yield literal, Program(name, weight)
+    for literal, engine, start, keys in _ARGUMENTS:
+        yield literal, Arguments(engine, re.compile(start, re.IGNORECASE | re.DOTALL), keys)
+    for literal in _PROBLEMS:
+        yield literal, Problem()
+
+
+def _keyword(literal: bytes) -> bytes:
+    words = words_of(literal)
+    return max(words, key=lambda word: (word not in _COMMON, len(word)))
+
+
+def _filed() -> dict[bytes, list[tuple[bytes, Thing]]]:
+    table: dict[bytes, list[tuple[bytes, Thing]]] = {}
+    for literal, thing in _things():
+        table.setdefault(_keyword(literal.encode()), []).append((literal.encode(), thing))
+    return table
+
+
+BY_WORD = _filed()
+WORDS = frozenset(BY_WORD)
+
+
+def things_in(lowered: bytes, words: Iterable[bytes]) -> list[Thing]:
+    """What the line holds the literals of, in the tables' order within each word."""
+    return [
+        thing
+        for word in dict.fromkeys(words)
+        if word in WORDS
+        for literal, thing in BY_WORD[word]
+        if literal in lowered
+    ]

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import io
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kvproof
+from kvproof.errors import InputError
+from kvproof.observe.formats import rows
+from kvproof.observe.watch import BY_WORD
+
+from whole_logs import WRAPPERS, records, whole
+
+# Stated by the source but not by any word of the lines: a count that stands there by chance.
+INFERRED = {("cells",), ("streams",), ("seqs",), ("layers",)}
+
+
+def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Any:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, key))
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield (*path, key), value
+
+
+def printed(value: float, text: str) -> bool:
+    return any(
+        abs(float(number) - value) < 1e-9
+        for number in re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))
+    )
+
+
+def missed(record: dict[str, Any], text: str) -> list[tuple[Any, ...]]:
+    log = kvproof.read_log(text)
+    got = dict(leaves(log.observed))
+    out: list[tuple[Any, ...]] = []
+    expected = (record.get("engine") or "llamacpp").replace("-", "_")
+    if log.engine != expected:
+        out.append((record["id"], log.engine))
+    for path, value in leaves(record["observed"]):
+        if path in INFERRED or not printed(value, "\n".join(record["lines"])):
+            continue
+        if abs(got.get(path, 1e99) - value) > max(0.006, 1e-6 * abs(value)):
+            out.append((record["id"], path, value, got.get(path)))
+    return out
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_every_printed_figure_is_read_however_the_log_is_wrapped(
+    wrapper: str, data_dir: Path
+) -> None:
+    misses = [
+        miss
+        for record in records(data_dir, wrapper)
+        if not (wrapper == "docker json" and '"' in "".join(record["lines"]))
+        for miss in missed(record, whole(record["lines"], WRAPPERS[wrapper]))
+    ]
+    assert not misses
+
+
+def test_figures_know_their_line_worker_and_precision() -> None:
+    text = (
+        "noise\n"
+        "\x1b[0;36m(EngineCore_DP0 pid=77)\x1b[0;0m INFO 11-20 09:12:33 [gpu_worker.py:298] "
+        "Available KV cache memory: 13.1 GiB\n"
+        "INFO GPU KV cache size: 245,360 tokens, Maximum concurrency for 32,768 tokens per "
+        "request: 7.49x\n"
+    )
+    log = kvproof.read_log(text)
+    memory = log.get("available_kv_memory")
+    assert memory is not None
+    assert (memory.line, memory.worker, memory.text) == (2, "77", "13.1 GiB")
+    assert memory.value == round(13.1 * 2**30)
+    assert memory.step == 2**30 / 100
+    assert memory.low < memory.value < memory.high
+    assert log.value("kv_cache_tokens") == 245_360
+    assert log.value("max_concurrency") == 7.49
+    assert log.observed["max_concurrency_len"] == 32_768
+
+
+def test_the_smallest_rank_decides() -> None:
+    lines = [
+        f"(Worker_TP{rank} pid={100 + rank}) INFO [gpu_worker.py] Available KV cache memory: "
+        f"{value} GiB"
+        for rank, value in enumerate((8.2, 8.11, 8.19))
+    ]
+    log = kvproof.read_log("\n".join(lines) + "\n")
+    smallest = log.smallest("available_kv_memory")
+    assert smallest is not None
+    assert smallest.text == "8.11 GiB"
+    assert len(log.all("available_kv_memory")) == 3
+
+
+def test_vllm_version_model_and_flags() -> None:
+    text = """
+INFO 11-20 09:00:00 [api_server.py:1839] vLLM API server version 0.11.2+rhai1
+INFO 11-20 09:00:00 [utils.py:233] non-default args: {'model_tag': 'org/name', 'port': 8000, \
+'model': 'org/name', 'max_model_len': 8192, 'gpu_memory_utilization': 0.92, \
+'limit_mm_per_prompt': {'image': 2}, 'tensor_parallel_size': 4, 'enable_prefix_caching': False}
+INFO 11-20 09:00:01 [core.py:77] Initializing a V1 LLM engine (v0.11.2+rhai1) with config: \
+model='org/name', speculative_config=None, dtype=torch.bfloat16, max_seq_len=8192, \
+tensor_parallel_size=4, quantization=fp8, enforce_eager=False, kv_cache_dtype=auto, \
+compilation_config={"level":3,"cudagraph_capture_sizes":[512,504]}
+INFO 11-20 09:00:09 Using configuration from /x/E=128,N=768,device_name=NVIDIA_H200.json for MoE
+"""
+    log = kvproof.read_log(text)
+    assert (log.engine, log.version, log.model) == ("vllm", "0.11.2+rhai1", "org/name")
+    assert log.gpu == "NVIDIA_H200"
+    expected = {
+        "max_model_len": 8192, "gpu_memory_utilization": 0.92, "tensor_parallel_size": 4,
+        "enable_prefix_caching": False, "dtype": "bfloat16", "quantization": "fp8",
+        "kv_cache_dtype": "auto", "enforce_eager": False,
+    }  # fmt: skip
+    assert {key: log.flags.get(key) for key in expected} == expected
+
+
+def test_sglang_server_args() -> None:
+    text = (
+        "[2026-01-01 00:00:00] server_args=ServerArgs(model_path='Qwen/Qwen3-8B', "
+        "tokenizer_path='Qwen/Qwen3-8B', mem_fraction_static=0.85, tp_size=2, "
+        "speculative_algorithm=None, page_size=1, json_model_override_args='{}', "
+        "custom_weight_loader=[])\n"
+        "[2026-01-01 00:00:09 TP1] KV Cache is allocated. #tokens: 100, K size: 0.12 GB, "
+        "V size: 0.12 GB\n"
+    )
+    log = kvproof.read_log(text)
+    assert (log.engine, log.model) == ("sglang", "Qwen/Qwen3-8B")
+    assert log.flags["mem_fraction_static"] == 0.85
+    assert log.flags["tp_size"] == 2
+    assert log.figures[0].worker == "TP1"
+
+
+def test_llama_server_caches_are_told_apart() -> None:
+    text = """
+build: 6700 (abc) with cc for linux
+llama_model_loader: loaded meta data with 30 key-value pairs and 444 tensors from /m/g.gguf (v3)
+print_info: n_layer = 48
+llama_context: n_ctx = 16384
+llama_kv_cache_iswa: creating non-SWA KV cache, size = 16384 cells
+llama_kv_cache: size =  136.00 MiB ( 16384 cells,   8 layers,  1/1 seqs), K (q8_0):   68.00 MiB, \
+V (q8_0):   68.00 MiB
+llama_kv_cache_iswa: creating     SWA KV cache, size = 1536 cells
+llama_kv_cache: size =  255.00 MiB (  1536 cells,  40 layers,  1/1 seqs), K (q8_0):  127.50 MiB, \
+V (q8_0):  127.50 MiB
+llama_memory_recurrent: size =   62.81 MiB (     1 cells,  40 layers,  1 seqs), \
+R (f32):    2.81 MiB, S (f32):   60.00 MiB
+llama_context:      CUDA0 compute buffer size =   493.00 MiB
+load_tensors:        CUDA0 model buffer size = 12000.50 MiB
+"""
+    log = kvproof.read_log(text)
+    seen = log.observed
+    assert (log.engine, log.program, log.version) == ("llamacpp", "llama.cpp", "6700")
+    assert seen["kv_total_mib"] == 136.0
+    assert seen["swa_cache"]["total"] == 255.0
+    assert seen["rs_mib"] == 62.81
+    assert seen["compute_buffer_mib"] == {"CUDA0": 493.0}
+    assert log.flags["cache_type_k"] == "q8_0"
+
+
+def test_errors_that_a_model_does_not_fit_are_kept() -> None:
+    text = (
+        "ValueError: To serve at least one request with the models's max seq len (32768), (4.00 "
+        "GiB KV cache is needed, which is larger than the available KV cache memory (3.45 GiB). "
+        "Based on the available memory, the estimated maximum model length is 28208.\n"
+    )
+    log = kvproof.read_log(text)
+    assert log.problems
+    assert log.value("est_max_model_len") == 28_208
+    assert log.value("kv_needed_for_len") == 32_768
+    assert log.value("available_kv_memory") == round(3.45 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("no/such/file.log", "no file"),
+        ("just\nsome\nwords\n", "no start-up line"),
+        ("\n", "no start-up line"),
+        ("", "no file"),
+        (io.BytesIO(b"\x7fELF\0\0\0"), "not a text log"),
+        ("/", "can't read"),
+    ],
+)
+def test_what_is_no_log_is_one_clear_line(source: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        kvproof.read_log(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_row_can_be_found_by_a_word_of_its_literal() -> None:
+    filed = {thing for things in BY_WORD.values() for _, thing in things}
+    assert set(rows()) <= filed
+    for row in rows():
+        assert row.row.literal == row.row.literal.lower()
+
+
+def test_a_million_lines_take_seconds() -> None:
+    line = "(APIServer pid=1) INFO Engine 000: Running: 3 reqs, GPU KV cache usage: %d.2%%\n"
+    other = 'INFO: 10.0.0.1:%d - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    block = "".join(pattern % n for n in range(5000) for pattern in (line, other)).encode()
+    start = b"INFO Available KV cache memory: 6.51 GiB\n"
+    began = time.perf_counter()
+    log = kvproof.read_log(io.BytesIO(start + block * 100))
+    assert log.lines == 1_000_002
+    assert len(log.figures) == 1
+    assert time.perf_counter() - began < 20
+
+
+HOSTILE = st.lists(
+    st.one_of(
+        st.text(max_size=80),
+        st.sampled_from(
+            [
+                "GPU KV cache size: 999999999999999999999999 tokens",
+                "Available KV cache memory: -0.0 GiB",
+                "Available KV cache memory: nan GiB",
+                "non-default args: {" + "{" * 500,
+                "server_args=ServerArgs(" + "(" * 500 + "x=1",
+                "# GPU blocks: , # CPU blocks: ,",
+                "size = 1e999 MiB (1 cells, 1 layers, 1/1 seqs), K (f16): , V",
+                "\x1b[" + "9" * 40 + "m Available KV cache memory: 1.00 GiB",
+                "KV Cache is allocated. " + "#tokens: " * 100,
+                "1,1,1,1,1,1,1,1,1,1,1 GiB for weight",
+            ]
+        ),
+    ),
+    max_size=20,
+)
+
+
+@given(HOSTILE)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_hostile_text_never_escapes_as_another_error(lines: list[str]) -> None:
+    text = "\n".join(lines) + "\n"
+    try:
+        log = kvproof.read_log(text)
+    except InputError as error:
+        assert "\n" not in str(error)
+    else:
+        assert log.observed is not None
+
+
+@given(st.binary(max_size=2000))
+@settings(max_examples=100, deadline=None)
+def test_hostile_bytes(data: bytes) -> None:
+    try:
+        kvproof.read_log(io.BytesIO(data))
+    except InputError as error:
+        assert str(error)
+
+
+def test_repeated_figures_are_bounded() -> None:
+    text = "\n".join(f"GPU KV cache size: {n} tokens" for n in range(60_000))
+    began = time.perf_counter()
+    log = kvproof.read_log(text + "\n")
+    assert len(log.figures) <= 20_000
+    assert log.dropped > 0
+    assert time.perf_counter() - began < 20
+
+
+def test_one_endless_line_is_bounded() -> None:
+    began = time.perf_counter()
+    text = "Available KV cache memory: 6.51 GiB\n" + "size = 1,1,1 GiB for weight, " * 400_000
+    assert kvproof.read_log(text).value("available_kv_memory") is not None
+    assert time.perf_counter() - began < 20
