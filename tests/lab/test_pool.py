@@ -77,9 +77,7 @@ def test_a_prompt_finds_the_sealed_blocks_of_another():
     again, cached = pool.open([*prompt[:8], 99, 98])
     assert cached == 8
     assert torch.equal(held(pool, again)[0], made[0][:8])
-    whole, cached = pool.open(
-        prompt[:8]
-    )  # a prompt that is found whole leaves one token to compute
+    _, cached = pool.open(prompt[:8])  # a prompt that is found whole leaves one token to compute
     assert cached == 4
     pool.check_integrity()
 

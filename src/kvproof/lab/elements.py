@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from kvproof.kinds import ELEMENT_TYPES, ElementType, Types, element_type
 from kvproof.errors import UsageError
+from kvproof.kinds import ELEMENT_TYPES, ElementType, Types, element_type
 
 _GROUPED = re.compile(r"(int8|int4)(?:[:_]g?(\d+))?$")
 DEFAULT_GROUP = 64

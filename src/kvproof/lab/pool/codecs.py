@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from kvproof.kinds import ElementType
 from kvproof.errors import UsageError
+from kvproof.kinds import ElementType
 from kvproof.lab.elements import family
 
 # fp8 numbers lie in uint8 tensors, which every torch operation can index.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kvproof.kinds import Slot, Types
 from kvproof.errors import UsageError
+from kvproof.kinds import Slot, Types
 from kvproof.lab.pool.blocks import BlockBooks, BlockId
 from kvproof.lab.pool.planes import AnyPlane, Plane
 from kvproof.lab.pool.slots import is_state, planes_of, window_of

@@ -17,8 +17,8 @@ from collections.abc import Sequence as Seq
 
 import torch
 
-from kvproof.kinds import Slot, Types
 from kvproof.errors import KvproofError, UsageError
+from kvproof.kinds import Slot, Types
 from kvproof.lab.pool.groups import Group
 from kvproof.lab.pool.hashes import chain
 from kvproof.lab.pool.planes import storage_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kvproof.errors import UsageError
 from kvproof.kinds import (
     ConvSlot,
     ElementType,
@@ -13,7 +14,6 @@ from kvproof.kinds import (
     Slot,
     Types,
 )
-from kvproof.errors import UsageError
 from kvproof.lab.pool.planes import AnyPlane, Plane, StatePlane
 
 _STATE_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
