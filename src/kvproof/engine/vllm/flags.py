@@ -35,14 +35,14 @@ KV_DTYPES = (
 
 
 @cache
-def _tables() -> tuple[dict[str, str], frozenset[str]]:
+def _tables() -> tuple[dict[str, str], frozenset[str], frozenset[str]]:
     raw = msgspec.json.decode(_DATA.read_bytes())
-    return raw["typed"], frozenset(raw["ignored"])
+    return raw["typed"], frozenset(raw["ignored"]), frozenset(raw["switches"])
 
 
 def known_flags() -> list[str]:
     """Every flag that is accepted, ignored ones included."""
-    typed, ignored = _tables()
+    typed, ignored, _ = _tables()
     return sorted({*typed, *ignored})
 
 
@@ -56,9 +56,20 @@ def is_ignored(name: str) -> bool:
     return name in _tables()[1]
 
 
+def is_switch(name: str) -> bool:
+    """Whether an ignored flag stands alone on the command line."""
+    return name in _tables()[2]
+
+
+def read_value(name: str, value: Any) -> Any:
+    """`value` as vLLM reads it for the flag `name`; unread for a flag that is ignored."""
+    kind = flag_type(name)
+    return value if kind is None else _read(name, kind, value)
+
+
 def read_flags(deployment: Deployment) -> dict[str, Any]:
     """The deployment's flags with their values read; unknown names and bad values raise."""
-    typed, ignored = _tables()
+    typed, ignored, _ = _tables()
     out: dict[str, Any] = {}
     for name, value in deployment.flags.items():
         kind = typed.get(name)
