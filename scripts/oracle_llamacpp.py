@@ -58,7 +58,7 @@ def write_gguf(path: Path, arch: str, keys: dict[str, Any]) -> None:
         name = f"{arch}.{key}"
         if isinstance(value, bool):
             writer.add_bool(name, value)
-        elif isinstance(value, float):
+        elif isinstance(value, float) or "freq_base" in key:
             writer.add_float32(name, value)
         elif isinstance(value, int):
             writer.add_uint32(name, value)

@@ -1,0 +1,154 @@
+"""Models on disk: whatever file or folder a user has, read as what it is.
+
+A config.json, a transformers folder, a GGUF file, a safetensors file beside its config, an MLX
+folder, `params.json` of Mistral or of the original Llama, a LoRA adapter, an Ollama model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvproof.errors import ModelError
+from kvproof.model import mlx
+from kvproof.model.params_json import from_params
+from kvproof.model.read import read_config
+from kvproof.model.safetensors import read_folder
+from kvproof.model.stored import with_checkpoint
+from kvproof.model.types import Model, Source
+
+_MAX_CONFIG_BYTES = 32 * 2**20
+_GGUF_MAGIC = b"GGUF"
+
+
+def read_path(path: Path) -> Model:
+    """The model of a file or folder, whatever its format. Raises ModelError when it is none."""
+    path = path.expanduser()
+    try:
+        if path.is_dir():
+            return _read_folder(path)
+        if path.is_file():
+            return _read_file(path)
+    except OSError as error:
+        raise ModelError(f"can't read {path}: {error.strerror}", hint="check the path") from None
+    raise ModelError(f"there is no file or folder {path}", hint="check the path")
+
+
+def _read_file(path: Path) -> Model:
+    if path.suffix == ".gguf" or _starts_with(path, _GGUF_MAGIC):
+        from kvproof.model.gguf_config import read_gguf
+
+        return read_gguf(path)
+    if path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json"):
+        return _read_folder(path.parent)
+    if _is_manifest(path):
+        from kvproof.model.ollama_store import read_manifest
+
+        return read_manifest(path)
+    return _from_json(path, read_json(path))
+
+
+def _from_json(path: Path, config: Mapping[str, Any]) -> Model:
+    source = Source(origin="path", location=str(path))
+    name = path.parent.name or path.stem
+    if "general.architecture" in config:
+        from kvproof.model.gguf_config import read_metadata
+
+        return read_metadata(config, source=source)
+    if path.name == "adapter_config.json":
+        return _read_folder(path.parent)
+    if "model_type" not in config:
+        translated = from_params(config)
+        if translated is not None:
+            return read_config(translated, name=name, source=source)
+    return read_any_config(config, name=name, source=source)
+
+
+def _read_folder(folder: Path) -> Model:
+    """A folder by its most telling file: adapter, config, params, GGUF."""
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        from kvproof.model.adapter import read_adapter
+
+        return read_adapter(folder).base_model(read_path)
+    for name in ("config.json", "params.json"):
+        if (folder / name).is_file():
+            return _with_weights(_from_config(folder, name), folder)
+    files = sorted(folder.glob("*.gguf"))
+    if files:
+        return _read_file(first_model(files, folder))
+    raise ModelError(
+        f"{folder} holds no config.json, params.json or GGUF file",
+        hint="name the model's own folder",
+    )
+
+
+def first_model(files: list[Path], folder: Path) -> Path:
+    """The one model among GGUF files: projectors and later parts of a split left out."""
+    models = [
+        file
+        for file in files
+        if "mmproj" not in file.name and ("-of-" not in file.name or "-00001-of-" in file.name)
+    ]
+    if len(models) == 1:
+        return models[0]
+    names = ", ".join(file.name for file in models[:4])
+    raise ModelError(f"{folder} holds {len(models)} GGUF models: {names}", hint="name one of them")
+
+
+def _from_config(folder: Path, name: str) -> Model:
+    config = read_json(folder / name)
+    config = (from_params(config) or config) if name == "params.json" else config
+    sidecar = folder / "hf_quant_config.json"
+    if sidecar.is_file() and "quantization_config" not in config:
+        section = read_json(sidecar).get("quantization")
+        if isinstance(section, Mapping):
+            config = {**config, "quantization_config": {"quant_method": "modelopt", **section}}
+    source = Source(origin="path", location=str(folder / name))
+    return read_any_config(config, name=folder.resolve().name, source=source)
+
+
+def read_any_config(config: Mapping[str, Any], *, name: str, source: Source) -> Model:
+    """The model of a parsed config.json, MLX's additions understood."""
+    if not mlx.is_mlx(config):
+        return read_config(config, name=name, source=source)
+    model = read_config(mlx.without_quantization(config), name=name, source=source)
+    return mlx.with_quantization(model, config["quantization"])
+
+
+def _with_weights(model: Model, folder: Path) -> Model:
+    checkpoint = read_folder(folder)
+    return model if checkpoint is None else with_checkpoint(model, checkpoint)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of sane size."""
+    if path.stat().st_size > _MAX_CONFIG_BYTES:
+        raise ModelError(f"{path} is too large for a config", hint="give a model's config.json")
+    try:
+        value = msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ModelError(
+            f"{path} is no JSON: {str(error)[:80]}", hint="give a config.json"
+        ) from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds no object", hint="give a model's config.json")
+    return value
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
+
+
+def _is_manifest(path: Path) -> bool:
+    """An Ollama manifest: JSON without a suffix that lists layers."""
+    if path.suffix == ".json" or path.stat().st_size > 2**20:
+        return False
+    try:
+        value = msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return isinstance(value, dict) and isinstance(value.get("layers"), list)
