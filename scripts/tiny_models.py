@@ -62,11 +62,68 @@ NARROW: dict[str, Any] = {
 TEXT_KEYS = ("text_config", "decoder", "decoder_config", "thinker_config", "generator")
 # What a type needs beyond the table.
 MAX_PARAMETERS = 120_000_000
+_MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+_MROPE_HALF = {**_MROPE, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
+_LINEAR_FULL = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
 OWN: dict[str, dict[str, Any]] = {
-    "bamba": {"attn_layer_indices": [2]},
     "bailing_hybrid": {"layer_group_size": 2},
+    "bamba": {"attn_layer_indices": [2]},
+    "codegen": {"rotary_dim": 8},
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    },
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "deepseek_ocr2_text": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
+    "apertus1p5_text": {"vocab_size": 512},
+    "cosmos3_edge_text": {"rope_parameters": _MROPE},
+    "dory": {"n_input_layers": 1, "n_output_layers": 1, "n_recurrent_loops": 2,
+             "recurrent_kv_cache_mode": "per_loop"},
+    "ernie4_5_vl_moe_text": {"moe_intermediate_size": [32, 32]},
+    "prophetnet": {"num_encoder_layers": 4},
+    "qwen4_exp_text": {"indexer_kv_heads": 1, "indexer_n_heads": 2, "indexer_head_dim": 16, "indexer_budget": 16, "indexer_compress_ratio": 4},
+    "xlstm": {"qk_dim_factor": 1.0, "v_dim_factor": 1.0, "hidden_size": 256, "num_heads": 4},
+    "zamba": {"num_hidden_layers": 9},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]},
+    "zaya": {"num_experts_per_tok": 1},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "dots3_note.vision_config": {"mlp_layer_types": ["dense"], "per_layer_config": {}},
+    "fun_asr_nano.adaptor_config": {"hidden_size": 64},
+    "gemma3n_text": {"num_hidden_layers": 10, "num_kv_shared_layers": 4},
+    "glm46v_text": {"rope_parameters": _MROPE},
+    "glm4v_moe_text": {"rope_parameters": _MROPE_HALF},
+    "glm4v_text": {"rope_parameters": _MROPE},
+    "glm5_next_text": {"qk_rope_head_dim": 0},
+    "glm_ocr_text": {"rope_parameters": _MROPE},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "gptj": {"rotary_dim": 8},
+    "granite_docling.vision_config": {"out_hidden_size": 64},
+    "granitemoehybrid": {"layer_types": _LINEAR_FULL},
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16},
+    "hunyuan_vl_text": {"head_dim": 16, "rope_parameters": _MROPE},
+    "hunyuan_vl.vision_config": {"text_hidden_size": 64},
+    "hy_v4_vl_text": {"rope_parameters": {**_MROPE, "mrope_section": [1, 1, 2]}},
+    "inkling2.vision_config": {"text_hidden_size": 64},
+    "inkling2_loop.vision_config": {"text_hidden_size": 64},
+    "inkling2_loop_text": {
+        "num_hidden_layers": 18, "loop_layer_index_start": 6, "loop_layer_index_end": 12
+    },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_offset": 0},
-    "reformer": {"is_decoder": True},
+    "kimi_linear": {"num_hidden_layers": 5},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
+    "longcat_flash": {"head_dim": 8},
+    "mamba2": {"num_heads": 8, "head_dim": 16},
+    "ministral": {"head_dim": 16},
+    "molmo2.adapter_config": {"vision_feature_layer": [0]},
+    "paddleocr_vl_text": {"rope_parameters": _MROPE},
+    "qwen2_5_omni_text": {"rope_parameters": _MROPE},
+    "qwen2_5_vl_text": {"rope_parameters": _MROPE},
+    "qwen2_vl_text": {"rope_parameters": _MROPE},
+    "reformer": {"is_decoder": True, "axial_pos_embds_dim": [32, 32], "axial_pos_shape": [8, 16]},
+    "step3p5": {"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"] * 2},
+    "unlimited_ocr_text": {"num_key_value_heads": 4},
 }
 
 
@@ -81,9 +138,7 @@ def shrink(
         name = alias.get(key, key)
         if name in fields and name not in cls.sub_configs_defaults:
             default = fields[name].default
-            if isinstance(default, (int, float)) and not isinstance(default, bool):
-                out[name] = value
-            elif default is None and key in ("num_key_value_heads", "num_kv_heads"):
+            if (isinstance(default, (int, float)) and not isinstance(default, bool)) or (default is None and key in ("num_key_value_heads", "num_kv_heads")):
                 out[name] = value
     if "head_dim" in fields and isinstance(fields["head_dim"].default, int) and sizes is SIZES:
         out["head_dim"] = 16
@@ -108,18 +163,23 @@ def shrink(
 def tiny_config(kind: str, model_class: type[Any]) -> PreTrainedConfig:
     """A small config of model type `kind` that `model_class` can be built from."""
     cls = CONFIG_MAPPING[kind]
+    wanted = getattr(model_class, "config_class", cls)
+    if not issubclass(cls, wanted):
+        cls = wanted
     last: Exception = ValueError("no size fits")
     for parts in (NARROW, SHALLOW):
         try:
             config = cls(**shrink(cls, SIZES, {}, parts))
             if model_class.__name__.endswith("ForCausalLM") and config.is_encoder_decoder:
                 config.is_encoder_decoder = False
+                if hasattr(config, "decoder_layers"):
+                    config.encoder_layers = config.decoder_layers
             if hasattr(config, "is_decoder") or model_class.__name__.endswith(("ForCausalLM", "LMHeadModel")):
                 if not config.is_encoder_decoder:
                     config.is_decoder = True
             with torch.device("meta"):
                 model = model_class(copy.deepcopy(config))
-        except Exception as error:  # noqa: BLE001 - the next size may do
+        except Exception as error:
             last = error
             continue
         count = sum(p.numel() for p in model.parameters())

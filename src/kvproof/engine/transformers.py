@@ -23,13 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
+from kvproof.errors import UsageError
 from kvproof.kinds import (
+    F32,
     ChunkedSlot,
     CompressedSlot,
     ConvSlot,
     CrossSlot,
     ElementType,
-    F32,
     FullSlot,
     IndexerSlot,
     LatentSlot,
@@ -39,8 +41,6 @@ from kvproof.kinds import (
     Slot,
     element_type,
 )
-from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
-from kvproof.errors import UsageError
 from kvproof.terms import Term
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ def slot_bytes(slot: Slot, ask: _Ask) -> Bytes:
     """Logical and allocated bytes of one slot for one sequence."""
     for kind, rule in _RULES:
         if isinstance(slot, kind):
-            return rule(slot, ask)
+            sizes: Bytes = rule(slot, ask)
+            return sizes
     raise UsageError(f"transformers keeps no {slot.kind} slot", hint="use engine formula")
 
 
@@ -228,7 +229,7 @@ def _latent(slot: LatentSlot, ask: _Ask) -> Bytes:
 
 
 def _indexer(slot: IndexerSlot, ask: _Ask) -> Bytes:
-    rows = ask.tokens if ask.static is None else ask.static
+    rows = (ask.tokens if ask.static is None else ask.static) * (ask.prompt > slot.after)
     keys = (slot.element or ask.model).bytes(rows * slot.dim)
     # Position ids grow with the tokens in a static cache too; they are one row expanded to three
     # until the first decoded token copies them.

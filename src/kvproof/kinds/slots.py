@@ -46,7 +46,8 @@ def at_most(tokens: Tokens, limit: int) -> Tokens:
         return min(tokens, limit)
     import numpy as np
 
-    return np.minimum(tokens, limit)
+    fewer: Tokens = np.minimum(tokens, limit)
+    return fewer
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,16 +145,22 @@ class IndexerSlot(Slot, frozen=True, kw_only=True):
     """Keys of a sparse-attention indexer: `dim` numbers a position, in a type of their own.
 
     `element` is None when they follow the model's type; `extra_bytes` counts what else a
-    position keeps (position ids).
+    position keeps (position ids). Sequences of up to `after` tokens keep nothing (Reformer's
+    hash buckets).
     """
 
     kind: ClassVar[Kind] = "indexer"
     dim: int
     element: ElementType | None = None
     extra_bytes: int = 0
+    after: int = 0
 
     def entry_bytes(self, types: Types) -> int:
         return (self.element or types.model).bytes(self.dim) + self.extra_bytes
+
+    def held(self, tokens: Tokens) -> Tokens:
+        kept: Tokens = tokens * (tokens > self.after)
+        return kept
 
 
 class ConvSlot(Slot, frozen=True, kw_only=True):

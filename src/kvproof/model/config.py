@@ -20,6 +20,7 @@ from kvproof.model.rules import find_rule
 from kvproof.model.rules.after import AFTER, EARLY
 from kvproof.model.rules.before import BEFORE
 from kvproof.model.rules.layer_types import LAYER_TYPES, LEGACY
+from kvproof.model.rules.parts import PARTS
 
 Config = dict[str, Any]
 TEXT_KEYS = ("decoder", "decoder_config", "generator", "text_config", "thinker_config")
@@ -175,6 +176,7 @@ def _compute(name: str, row: Row, config: Config) -> None:
     _fill_heads(config)
     before = {key: config.get(key) for key in row.alias}
     _apply(AFTER, name, config)
+    _apply(PARTS, name, config)
     for key, old in before.items():
         if config.get(key) != old:
             config[row.alias[key]] = config[key]
@@ -215,9 +217,10 @@ def _fill_heads(config: Config) -> None:
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     if "num_key_value_heads" in config and config["num_key_value_heads"] is None:
         config["num_key_value_heads"] = heads
-    if "head_dim" in config and config["head_dim"] is None and heads and hidden:
-        if isinstance(heads, int) and isinstance(hidden, int):
-            config["head_dim"] = hidden // heads
+    if "head_dim" not in config or config["head_dim"] is not None:
+        return
+    if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+        config["head_dim"] = hidden // heads
 
 
 def _check_layers(name: str, config: Config) -> None:

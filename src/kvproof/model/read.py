@@ -85,8 +85,8 @@ def _dtype(resolved: Resolved) -> str:
 
 
 def _known_dtype(value: str) -> str:
-    from kvproof.kinds import element_type
     from kvproof.errors import UsageError
+    from kvproof.kinds import element_type
 
     try:
         return element_type(value).name

@@ -29,7 +29,7 @@ def _every_key(key: str, default: int | None, yes: str = FULL, no: str = SLIDING
     """The same with the period read from the config under `key`."""
 
     def make(c: Config) -> list[str]:
-        period = c.get(key, default)
+        period: int = c[key] if default is None else c.get(key, default)
         return [no if (i + 1) % period else yes for i in range(c["num_hidden_layers"])]
 
     return make

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from kvproof.kinds import Slot
 from kvproof.errors import ModelError
+from kvproof.kinds import Slot
 from kvproof.model.classes import base, class_row
 from kvproof.model.config import TEXT_KEYS, Resolved
 from kvproof.model.slots import attention, compressed, latent, other, sequence, states
@@ -59,6 +59,7 @@ _READERS: dict[str, Reader] = {
     "mistral_large4_text": latent.mistral_large4,
     "mllama_text_model": sequence.mllama,
     "nemotron_h": states.hybrid(states.nemotron_mixer),
+    "blip_text_model": other.nothing,
     "openai-gpt": other.nothing,
     "qwen4_exp_text": states.qwen4_exp,
     "recurrent_gemma": states.hybrid(states.rglru),

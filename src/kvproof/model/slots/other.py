@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvproof.kinds import FullSlot, RecurrentSlot, SharedSlot, SlidingSlot, Slot
+from kvproof.kinds import INT64, FullSlot, IndexerSlot, RecurrentSlot, SharedSlot, SlidingSlot, Slot
 from kvproof.model.slots.context import Context
 
 
@@ -28,9 +28,16 @@ def reference_window(ctx: Context) -> list[Slot]:
 
 
 def reformer(ctx: Context) -> list[Slot]:
-    """Reformer keeps the hidden states of every layer, not keys and values."""
+    """Reformer keeps hidden states, and hash buckets of long prompts, not keys and values."""
     width = ctx.need("hidden_size")
-    return [FullSlot(layer=i, kv_heads=1, k_dim=width, v_dim=0) for i in range(ctx.layers)]
+    buckets = ctx.need("num_attention_heads") * ctx.need("num_hashes")
+    out: list[Slot] = []
+    for layer, kind in enumerate(ctx.list_of("attn_layers")):
+        out.append(FullSlot(layer=layer, kv_heads=1, k_dim=width, v_dim=0))
+        if kind == "lsh":
+            after = ctx.need("lsh_attn_chunk_length")
+            out.append(IndexerSlot(layer=layer, dim=buckets, element=INT64, after=after))
+    return out
 
 
 def xlnet(ctx: Context) -> list[Slot]:

@@ -20,7 +20,8 @@ def mamba1(expand: str | None = None, state: str = "state_size", kernel: str = "
         inner = ctx.need("intermediate_size") if expand is None else 0
         channels = inner or ctx.need(str(expand)) * ctx.need("hidden_size")
         count = ctx.need(heads) if heads else channels
-        shape = (count, channels // count, ctx.need(state)) if heads else (channels, ctx.need(state))
+        width = (channels // count,) if heads else ()
+        shape = (count, *width, ctx.need(state))
         return [
             ConvSlot(layer=layer, channels=channels, kernel=ctx.need(kernel), mixer="mamba1"),
             RecurrentSlot(layer=layer, shape=shape, mixer="mamba1", heads=count),
@@ -177,7 +178,8 @@ def inkling(ctx: Context) -> list[Slot]:
     """Four short convolutions a layer in f32, beside keys and values; loops repeat layers."""
     order = list(range(ctx.layers))
     if ctx.type.startswith("inkling2_loop"):
-        start, end = ctx.need("loop_layer_index_start", low=0), ctx.need("loop_layer_index_end", low=0)
+        start = ctx.need("loop_layer_index_start", low=0)
+        end = ctx.need("loop_layer_index_end", low=0)
         passes = min(ctx.need("loop_num_passes"), 1000)
         order = [*order[:end], *(passes - 1) * order[start:end], *order[end:]]
     out: list[Slot] = []
