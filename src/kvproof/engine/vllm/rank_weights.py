@@ -1,0 +1,155 @@
+"""Weights on one rank: what tensor, expert and pipeline parallelism split and what they copy.
+
+Source: vLLM 0.32, model_executor/layers (VocabParallelEmbedding pads the vocabulary to 64;
+norms, routers and latent down-projections are copied), fused_moe/config.py (expert parallelism
+deals whole experts), layers/attention/mla_attention.py (the absorbed copy of kv_b_proj).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvproof.engine.vllm.layers import stage_layers
+from kvproof.engine.vllm.settings import Settings
+from kvproof.errors import ModelError
+from kvproof.kinds import FullSlot, LatentSlot
+from kvproof.model.tensors import TensorGroup
+from kvproof.model.types import Model
+from kvproof.model.weights import stored_bytes
+
+_VOCAB_UNIT = 64
+_COPIED_ROLES = ("norm", "router", "position")
+_COPIED_NAMES = (
+    "q_a_proj", "kv_a_proj", "indexer", "compressor", "q_a_norm", "kv_norm", "scale", "hc_",
+)  # fmt: skip
+_ENCODER_ROLES = ("vision", "audio", "projector")
+_OPTIONAL_ROLES = ("vision", "audio")
+_MXFP4_HIDDEN, _MXFP4_WIDTH = 256, 128
+
+
+class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of weights on the fullest rank: decoder, encoders, and what loading adds."""
+
+    decoder: int
+    encoders: int
+    absorbed: int
+    tables: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.decoder + self.encoders + self.absorbed + self.tables
+
+
+def rank_weights(model: Model, settings: Settings) -> RankWeights:
+    """The weights of the rank that holds most; raises ModelError when they aren't known."""
+    if not model.tensors and model.stored_weight_bytes is None:
+        raise ModelError(
+            f"the weights of {model.name} are not known", hint="give weights with the config"
+        )
+    scale = _stored_scale(model)
+    decoder = max(_stage_bytes(model, settings, part) for part in _stages(model, settings))
+    encoders = sum(
+        _encoder_bytes(model, settings, group)
+        for group in model.tensors
+        if group.role in _ENCODER_ROLES
+    )
+    return RankWeights(
+        decoder=round(decoder * scale),
+        encoders=encoders,
+        absorbed=_absorbed(model, settings),
+        tables=_rotary(model, settings),
+    )
+
+
+def _stored_scale(model: Model) -> float:
+    """The checkpoint's own bytes over the computed ones, where the headers are known."""
+    if model.stored_weight_bytes is None:
+        return 1.0
+    computed = sum(stored_bytes(model, group) for group in model.tensors)
+    return model.stored_weight_bytes / computed if computed else 1.0
+
+
+def _stages(model: Model, settings: Settings) -> tuple[range, ...]:
+    return stage_layers(model, settings.stages)
+
+
+def _stage_bytes(model: Model, settings: Settings, part: range) -> float:
+    total = 0.0
+    first, last = part.start == 0, part.stop > model.layers
+    for group in model.tensors:
+        if group.role in _ENCODER_ROLES:
+            continue
+        size = stored_bytes(model, group) * _share(model, settings, group)
+        if group.layers:
+            total += size * sum(layer in part for layer in group.layers) / len(group.layers)
+        elif group.role == "embedding":
+            total += size if first or (last and model.tied) else 0
+        else:
+            total += size if last else 0
+    return total
+
+
+def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
+    """The part of a group's bytes that one rank holds."""
+    ranks = settings.ranks
+    if group.role in ("embedding", "head"):
+        rows = group.shape[0]
+        unit = _VOCAB_UNIT * ranks if ranks > 1 else _VOCAB_UNIT
+        return -(-rows // unit) * unit / rows / ranks
+    if group.role in _COPIED_ROLES or any(name in group.name for name in _COPIED_NAMES):
+        return 1.0
+    if group.role == "expert":
+        return _expert_padding(model) / _expert_ranks(settings)
+    if group.name.endswith(("k_proj.weight", "v_proj.weight", "k_proj.bias", "v_proj.bias")):
+        return max(1, ranks // _copies_base(model)) / ranks if _copies_base(model) else 1 / ranks
+    return 1 / ranks
+
+
+def _copies_base(model: Model) -> int:
+    """KV heads of the model: beyond these, ranks hold copies of keys' and values' projections."""
+    heads = [s.kv_heads for s in model.slots if isinstance(s, FullSlot)]
+    return max(heads, default=0)
+
+
+def _expert_ranks(settings: Settings) -> int:
+    if settings.flags.get("enable_expert_parallel") or settings.replicas > 1:
+        return settings.ranks * settings.replicas
+    return settings.ranks
+
+
+def _expert_padding(model: Model) -> float:
+    """MXFP4 kernels pad gpt-oss's widths of 2,880 to their tiles."""
+    if not model.model_type.startswith("gpt_oss"):
+        return 1.0
+    hidden = model.hidden_size
+    width = int(model.text_config.get("intermediate_size") or hidden)
+    padded = -(-hidden // _MXFP4_HIDDEN) * _MXFP4_HIDDEN * -(-width // _MXFP4_WIDTH) * _MXFP4_WIDTH
+    return padded / (hidden * width)
+
+
+def _encoder_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
+    if settings.flags.get("language_model_only"):
+        return 0
+    data = settings.flags.get("mm_encoder_tp_mode") == "data"
+    ranks = 1 if data or not group.linear else settings.ranks
+    return stored_bytes(model, group) // ranks
+
+
+def _absorbed(model: Model, settings: Settings) -> int:
+    """Latent attention keeps kv_b_proj and, in 16 bits, its absorbed halves."""
+    if not settings.rules.latent:
+        return 0
+    total = 0
+    for slot in model.slots:
+        if isinstance(slot, LatentSlot) and slot.heads:
+            heads = max(1, slot.heads // settings.ranks)
+            total += heads * (slot.nope_dim + slot.value_dim) * slot.latent_dim * 2
+    return total // settings.stages
+
+
+def _rotary(model: Model, settings: Settings) -> int:
+    """The table of cosines and sines: one row for every position of the model's context."""
+    dims = [s.k_dim for s in model.slots if isinstance(s, FullSlot)]
+    dims += [s.rope_dim for s in model.slots if isinstance(s, LatentSlot)]
+    return (model.context or settings.max_model_len) * max(dims, default=0) * 2
