@@ -1,0 +1,180 @@
+"""SGLang: token pools of fixed pages, sized from a static share of the GPU's memory.
+
+Rules of 0.5.23 with what earlier releases did otherwise (`versions`). `kv_bytes` are the bytes of
+the attention pools, K and V buffers of all layers on one GPU as the log prints them; the state
+pool of hybrid models stands beside them. Not modelled: DeepSeek-V4's compressed pools, HiSparse,
+KV sharding, unified memory pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
+from kvproof.engine.sglang.flags import Flags, read_flags
+from kvproof.engine.sglang.memory import make_budget, state_slots
+from kvproof.engine.sglang.pools import Pools, make_pools
+from kvproof.model.types import Model
+from kvproof.terms import Term
+
+_SOURCE = "SGLang 0.5.23, model_executor/pool_configurator.py"
+
+
+def check_flags(deployment: Deployment) -> None:
+    """Raise UsageError for a flag that SGLang does not have or a value it can't take."""
+    read_flags(deployment)
+
+
+def budget(model: Model, deployment: Deployment) -> Budget:
+    """Memory of one GPU down to the attention pool."""
+    flags = read_flags(deployment)
+    return make_budget(model, deployment, flags, make_pools(model, deployment, flags))
+
+
+def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
+    """Tokens, pages and requests that pools of `kv_bytes` hold on one GPU.
+
+    One page more than the tokens is allocated, as the place that padding is written to.
+    """
+    flags = read_flags(deployment)
+    pools = make_pools(model, deployment, flags)
+    tokens = _tokens(kv_bytes, flags, pools)
+    length = flags.context_length or model.context or 2048
+    pages = tokens // pools.page
+    sliding = int(tokens * pools.ratio) // pools.page * pools.page if pools.window else 0
+    fits = 0 < length <= tokens
+    return Capacity(
+        num_blocks=pages,
+        block_size=pools.page,
+        bytes_per_block=round(pools.cell * pools.page),
+        groups=_groups(pools, length),
+        blocks_per_sequence=-(-length // pools.page),
+        tokens=tokens,
+        max_concurrency=tokens / length,
+        max_model_len=length,
+        fits=fits,
+        error=None if fits else _misfit(length, tokens),
+        terms=_terms(kv_bytes, tokens, sliding, pools),
+        usable_blocks=pages,
+        max_num_seqs=_requests(tokens, length, kv_bytes, flags, pools),
+        blocks_held=_holder(pools, pages, sliding),
+    )
+
+
+def cache(model: Model, request: CacheRequest, version: str | None = None) -> Cache:
+    """Bytes that sequences hold in SGLang's pools on one GPU, without a deployment's limits."""
+    from kvproof.engine.sglang.sequence import sequence_cache
+
+    return sequence_cache(model, request, version)
+
+
+def _tokens(kv_bytes: int, flags: Flags, pools: Pools) -> int:
+    if pools.cell <= 0:
+        return 0
+    tokens = int(kv_bytes // pools.cell) // pools.page * pools.page - pools.page
+    asked = flags.get("max_total_tokens")
+    if asked:
+        tokens = min(tokens, int(asked) // pools.page * pools.page)
+    return max(0, tokens)
+
+
+def _requests(tokens: int, length: int, kv_bytes: int, flags: Flags, pools: Pools) -> int:
+    """max_running_requests: asked or 2,048 to 4,096, never more than the states allow."""
+    asked = flags.get("max_running_requests")
+    count = int(asked) if asked else max(min(int(tokens / length * 512), 4096), 2048)
+    count = min(count, tokens // 2)
+    if pools.state:
+        slots = _slots(kv_bytes, flags, pools)
+        count = min(count, slots // _slots_a_request(flags))
+    return max(0, count)
+
+
+def _slots(kv_bytes: int, flags: Flags, pools: Pools) -> int:
+    ratio = float(flags.get("mamba_full_memory_ratio", 0.9))
+    return state_slots(int(kv_bytes * (1 + ratio)), flags, pools)[0]
+
+
+def _slots_a_request(flags: Flags) -> int:
+    if flags.get("disable_radix_cache"):
+        return 1
+    strategy = flags.get("mamba_radix_cache_strategy", "auto")
+    if strategy == "auto":
+        strategy = "extra_buffer" if flags.rules.extra_buffer else "no_buffer"
+    if strategy == "no_buffer":
+        return 3
+    single = strategy == "extra_buffer_lazy" or bool(flags.get("disable_overlap_schedule"))
+    return 4 if single else 5
+
+
+def _holder(pools: Pools, pages: int, sliding: int) -> Callable[[int], int]:
+    """Pages a sequence takes of whichever pool is scarcer for it, counted in full pages."""
+
+    def held(context: int) -> int:
+        full = -(-context // pools.page)
+        if not pools.window or not sliding:
+            return full
+        need = -(-min(context, pools.window + pools.page) // pools.page)
+        return max(full, -(-need * pages // (sliding // pools.page)))
+
+    return held
+
+
+def _groups(pools: Pools, length: int) -> tuple[Group, ...]:
+    pages = -(-length // pools.page)
+    rows = [("full", pools.full_layers, pools.full, pages)]
+    if pools.window:
+        near = -(-min(length, pools.window + pools.page) // pools.page)
+        rows.append(("sliding", pools.sliding_layers, pools.sliding, near))
+    groups = [
+        Group(
+            kind=kind,
+            layers=layers,
+            block_size=pools.page,
+            page_bytes=cell * pools.page // max(1, layers),
+            blocks_per_sequence=count,
+        )
+        for kind, layers, cell, count in rows
+        if layers
+    ]
+    if pools.state:
+        groups.append(
+            Group(
+                kind="recurrent",
+                layers=pools.state_layers,
+                block_size=1,
+                page_bytes=pools.state // max(1, pools.state_layers),
+                blocks_per_sequence=1,
+            )
+        )
+    return tuple(groups)
+
+
+def _misfit(length: int, tokens: int) -> str:
+    return (
+        f"a request of context_length ({length:,}) does not fit in the pool of "
+        f"max_total_num_tokens ({tokens:,}): SGLang starts and refuses such requests"
+    )
+
+
+def _terms(kv_bytes: int, tokens: int, sliding: int, pools: Pools) -> tuple[Term, ...]:
+    parts = f"{pools.full_layers} layers, {pools.dtype}: {pools.full:,} B"
+    if pools.window:
+        parts += f" + {pools.ratio:g} x {pools.sliding_layers} sliding layers: {pools.sliding:,} B"
+    terms = [
+        Term(name="bytes per token", value=round(pools.cell), unit="B/token",
+             formula=f"{parts} = {pools.cell:,.0f} B", source=_SOURCE),
+        Term(name="tokens", value=tokens, unit="token",
+             formula=f"{kv_bytes:,} B // {pools.cell:,.0f} B in pages of {pools.page}, "
+             f"less the padding page = {tokens:,}", source=_SOURCE),
+    ]  # fmt: skip
+    if pools.window:
+        terms.append(
+            Term(
+                name="sliding tokens",
+                value=sliding,
+                unit="token",
+                formula=f"{tokens:,} x {pools.ratio:g} in pages of {pools.page} = {sliding:,}",
+                source=_SOURCE,
+            )
+        )
+    return tuple(terms)
