@@ -67,6 +67,14 @@ _MROPE_HALF = {**_MROPE, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.
 _LINEAR_FULL = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
 OWN: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"layer_group_size": 2},
+    "blt": {"encoder_hash_byte_group_vocab": 64, "encoder_hash_byte_group_size": [3]},
+    "blt.encoder_config": {"vocab_size": 260},
+    "blt.decoder_config": {"vocab_size": 260},
+    "blt.patcher_config": {"vocab_size": 260},
+    "chameleon": {"vocabulary_map": {"<image>": 5}},
+    "emu3": {"vocabulary_map": {"<image>": 5}},
+    "muse_spark.vision_config": {"num_hidden_layers": 4},
+    "muse_spark.audio_config": {"num_hidden_layers": 4},
     "bamba": {"attn_layer_indices": [2]},
     "codegen": {"rotary_dim": 8},
     "cohere_compass_text": {

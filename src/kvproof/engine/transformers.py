@@ -19,6 +19,7 @@ A batch of different lengths is padded on the left to the longest one, as genera
 from __future__ import annotations
 
 import re
+from math import lcm
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -73,6 +74,7 @@ class _Ask(msgspec.Struct, frozen=True):
     expand_latent: bool
     repeat_heads: int
     windows: dict[int, int]
+    padded: int
 
     @property
     def tokens(self) -> int:
@@ -145,8 +147,9 @@ def _question(model: Model, request: CacheRequest, version: tuple[int, int]) -> 
     repeat = 0
     if _text_type(model) == "falcon" and model.text_config.get("new_decoder_architecture"):
         repeat = model.attention_heads
+    prompt = max(request.lengths, default=0)
     return _Ask(
-        prompt=max(request.lengths, default=0),
+        prompt=prompt,
         decoded=request.decode_steps,
         static=request.static_length,
         encoder=request.encoder_tokens,
@@ -155,8 +158,19 @@ def _question(model: Model, request: CacheRequest, version: tuple[int, int]) -> 
         model=own,
         expand_latent=version < since,
         repeat_heads=repeat,
+        padded=_padded_prompt(model, prompt),
         windows={s.layer: s.window for s in model.slots if isinstance(s, SlidingSlot)},
     )
+
+
+def _padded_prompt(model: Model, prompt: int) -> int:
+    """Rows computed for a prompt: Reformer pads those longer than a chunk to whole chunks."""
+    if _text_type(model) != "reformer":
+        return prompt
+    names = {"lsh": "lsh_attn_chunk_length", "local": "local_attn_chunk_length"}
+    chunks = [int(model.text_config[names[kind]]) for kind in set(model.text_config["attn_layers"])]
+    step = lcm(*chunks)
+    return -(-prompt // step) * step if prompt > min(chunks) else prompt
 
 
 def _text_type(model: Model) -> str:
@@ -192,8 +206,11 @@ def _window_rows(window: int, ask: _Ask) -> tuple[int, int]:
 
 def _full(slot: FullSlot, ask: _Ask) -> Bytes:
     heads = ask.repeat_heads or slot.kv_heads
-    rows = ask.tokens + slot.prefix if ask.static is None else ask.static
-    return _rows(ask, heads * slot.k_dim, heads * slot.v_dim, rows, rows)
+    if ask.static is not None:
+        return _rows(ask, heads * slot.k_dim, heads * slot.v_dim, ask.static, ask.static)
+    behind = ask.tokens if ask.decoded else ask.padded
+    held = ask.tokens + slot.prefix
+    return _rows(ask, heads * slot.k_dim, heads * slot.v_dim, held, behind + slot.prefix)
 
 
 def _sliding(slot: SlidingSlot, ask: _Ask) -> Bytes:
@@ -234,7 +251,9 @@ def _indexer(slot: IndexerSlot, ask: _Ask) -> Bytes:
     # Position ids grow with the tokens in a static cache too; they are one row expanded to three
     # until the first decoded token copies them.
     extra = ask.tokens * slot.extra_bytes
-    return keys + extra, keys + (extra if ask.decoded else extra // 3)
+    behind = 0 if ask.decoded else ask.padded - ask.prompt
+    unseen = (slot.element or ask.model).bytes(behind * slot.dim) * (ask.prompt > slot.after)
+    return keys + extra, keys + unseen + (extra if ask.decoded else extra // 3)
 
 
 def _conv(slot: ConvSlot, ask: _Ask) -> Bytes:

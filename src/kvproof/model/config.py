@@ -33,7 +33,8 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     """A complete config: `root` of the whole model, `text` of its decoder (often the same).
 
     `model_type` is the class that transformers builds; `published_type` what the config said.
-    `text_model_type` is the decoder's. `notes` tell what was translated.
+    `text_model_type` is the decoder's. `notes` tell what was translated; `exact_weights` is False
+    when only the cache of the translated config is that of the published model.
     """
 
     root: Config
@@ -42,6 +43,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     text_model_type: str
     architecture: str
     published_type: str
+    exact_weights: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -51,9 +53,10 @@ def resolve(config: Mapping[str, Any]) -> Resolved:
         raise ModelError("the config is no object", hint="give a model's own config.json")
     check_plain(config)
     try:
-        given, notes = translate(dict(config))
+        translated = translate(dict(config))
     except _RULE_FAULTS as error:
         raise _fault("the config", error) from None
+    given = translated.config
     kind = given.get("model_type")
     if kind is None:
         raise ModelError("the config lacks 'model_type'", hint="give the complete config.json")
@@ -68,7 +71,8 @@ def resolve(config: Mapping[str, Any]) -> Resolved:
         text_model_type=text["model_type"],
         architecture=_architecture(given, kind),
         published_type=str(config.get("model_type", kind)),
-        notes=notes,
+        exact_weights=translated.exact,
+        notes=translated.notes,
     )
 
 

@@ -1,7 +1,8 @@
 """Published configs of classes outside transformers, written as their equal inside it.
 
 Each row names the class of the same design and how fields are renamed. A row is there only where
-the design is the same as far as memory goes; source: the published modeling code and papers.
+the design is the same as far as the cache goes; where the parameters differ, `exact` is False and
+no weights are computed. Source: the published modeling code and papers.
 """
 
 from __future__ import annotations
@@ -9,60 +10,76 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 Config = dict[str, Any]
 
-# published type -> (equal type in transformers, {published field: field})
-_SAME: dict[str, tuple[str, dict[str, str]]] = {
-    "RefinedWeb": ("falcon", {"n_head_kv": "num_kv_heads"}),
-    "RefinedWebModel": ("falcon", {}),
-    "aquila": ("llama", {}),
-    "deepseek_ref": ("deepseek_v4", {}),
-    "internlm": ("llama", {"bias": "attention_bias"}),
-    "internlm2": ("llama", {"bias": "attention_bias"}),
-    "kimi_k2": ("deepseek_v3", {}),
-    "mimo_v2": ("mimo_v2_flash", {}),
-    "mimo": ("qwen2", {}),
-    "minimax_m1": ("minimax", {}),
-    "minimax_text_01": ("minimax", {}),
-    "minimax_m3": ("minimax_m3_vl_text", {}),
-    "openchat": ("mistral", {}),
-    "orion": ("llama", {}),
-    "qwen": ("qwen2", {"seq_length": "max_position_embeddings"}),
-    "xverse": ("llama", {}),
-    "yi": ("llama", {}),
-    "Yi": ("llama", {}),
+
+class Equal(msgspec.Struct, frozen=True):
+    """The class of the same design, {published field: field}, and whether weights are equal."""
+
+    model_type: str
+    names: dict[str, str] = {}
+    exact: bool = True
+
+
+class Translated(msgspec.Struct, frozen=True):
+    """A config in terms of a transformers class, and notes on what was translated."""
+
+    config: Config
+    notes: tuple[str, ...] = ()
+    exact: bool = True
+
+
+_SAME: dict[str, Equal] = {
+    "RefinedWebModel": Equal("falcon"),
+    "Yi": Equal("llama"),
+    "aquila": Equal("llama"),
+    "deepseek": Equal("deepseek_ocr2_text"),
+    "deepseek_ref": Equal("deepseek_v4"),
+    "internlm": Equal("llama", {"bias": "attention_bias"}),
+    "internlm2": Equal("llama", {"bias": "attention_bias"}),
+    "kimi_k2": Equal("deepseek_v3"),
+    "mimo": Equal("qwen2"),
+    "minimax_m1": Equal("minimax"),
+    "minimax_m3": Equal("minimax_m3_vl_text", exact=False),
+    "minimax_text_01": Equal("minimax"),
+    "orion": Equal("llama", exact=False),
+    "xverse": Equal("llama"),
 }
 
 
-def translate(config: Config) -> tuple[Config, tuple[str, ...]]:
-    """The config in terms of a transformers class, and notes on what was translated."""
+def translate(config: Config) -> Translated:
+    """`config` as a class of transformers would write it; unknown types are left as they are."""
     kind = config.get("model_type")
     if kind is None and "hybrid_override_pattern" in config:
-        return {**config, "model_type": "nemotron_h"}, ("read as nemotron_h by its fields",)
+        note = "the config names no model_type; its fields are those of nemotron_h"
+        return Translated({**config, "model_type": "nemotron_h"}, (note,))
     if not isinstance(kind, str):
-        return config, ()
+        return Translated(config)
     if kind in _SPECIAL:
-        return _SPECIAL[kind](config), (f"model_type {kind} is read by its own rule",)
-    if kind not in _SAME:
-        return config, ()
-    equal, names = _SAME[kind]
-    out = {names.get(key, key): value for key, value in config.items()}
-    if kind.startswith("RefinedWeb"):
-        out["new_decoder_architecture"] = "n_head_kv" in config
-    return {**out, "model_type": equal}, (f"model_type {kind} is read as {equal}",)
+        rule, exact = _SPECIAL[kind]
+        return Translated(rule(config), (f"model_type {kind} is read by its own rule",), exact)
+    equal = _SAME.get(kind)
+    if equal is None:
+        return Translated(config)
+    out = {equal.names.get(key, key): value for key, value in config.items()}
+    note = f"model_type {kind} is read as {equal.model_type}"
+    return Translated({**out, "model_type": equal.model_type}, (note,), equal.exact)
 
 
-def _nested(text_key: str, equal: str, text_equal: str | None = None) -> Callable[[Config], Config]:
-    """A wrapper whose decoder stands under `text_key`."""
+def _internvl(config: Config) -> Config:
+    text = translate(dict(config["llm_config"])).config
+    rest = {key: config[key] for key in ("architectures", "torch_dtype", "dtype") if key in config}
+    return {**rest, "text_config": text, "model_type": "internvl"}
 
-    def rule(config: Config) -> Config:
-        text, _ = translate(dict(config[text_key]))
-        if text_equal is not None:
-            text["model_type"] = text_equal
-        rest = {key: value for key, value in config.items() if key != text_key}
-        return {**rest, "text_config": text, "model_type": equal}
 
-    return rule
+def _refined_web(config: Config) -> Config:
+    """Falcon 40B under its first name; n_head_kv marks the new decoder."""
+    heads = config["n_head_kv"]
+    return {
+        **config, "model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": heads,
+    }  # fmt: skip
 
 
 def _chatglm(config: Config) -> Config:
@@ -81,8 +98,14 @@ def _chatglm(config: Config) -> Config:
     }
 
 
-def _baichuan(config: Config) -> Config:
-    return {**config, "model_type": "llama", "num_key_value_heads": config["num_attention_heads"]}
+def _every_head(kind: str) -> Callable[[Config], Config]:
+    """Classes that have one key/value head per query head and no field for it."""
+
+    def rule(config: Config) -> Config:
+        heads = config["num_attention_heads"]
+        return {**config, "model_type": kind, "num_key_value_heads": heads}
+
+    return rule
 
 
 def _kimi_k3(config: Config) -> Config:
@@ -94,15 +117,44 @@ def _phi3small(config: Config) -> Config:
     return {**config, "model_type": "llama", "intermediate_size": config["ff_intermediate_size"]}
 
 
-def _deepseek_moe(config: Config) -> Config:
+def _deci(config: Config) -> Config:
+    """Nemotron-NAS (DeciLM): each block says its own group of heads, or has no attention."""
     heads = config["num_attention_heads"]
-    return {"num_key_value_heads": heads, **config, "model_type": "ernie4_5_moe"}
+    blocks = [block["attention"] for block in config["block_configs"]]
+    empty = [bool(b.get("no_op") or b.get("replace_with_linear")) for b in blocks]
+    groups = {i: heads // b["n_heads_in_group"] for i, b in enumerate(blocks) if not empty[i]}
+    return {
+        **{key: value for key, value in config.items() if key != "block_configs"},
+        "model_type": "llama",
+        "num_key_value_heads": heads,
+        "intermediate_size": config.get("intermediate_size") or 1,
+        "layer_types": ["mlp" if none else "full_attention" for none in empty],
+        "per_layer_config": {str(i): {"num_key_value_heads": n} for i, n in groups.items()},
+    }
 
 
-_SPECIAL: dict[str, Callable[[Config], Config]] = {
-    "baichuan": _baichuan,
-    "chatglm": _chatglm,
-    "internvl_chat": _nested("llm_config", "internvl"),
-    "kimi_k3": _kimi_k3,
-    "phi3small": _phi3small,
+def _baichuan_m1(config: Config) -> Config:
+    """Sliding layers have their own numbers of heads."""
+    slides = set(config["sliding_window_layers"])
+    n, hidden = config["num_hidden_layers"], config["hidden_size"]
+    own = {
+        "num_key_value_heads": config["num_swa_key_value_heads"],
+        "num_attention_heads": config["num_swa_attention_heads"],
+        "head_dim": hidden // config["num_swa_attention_heads"],
+    }
+    kinds = ["sliding_attention" if i in slides else "full_attention" for i in range(n)]
+    overrides = {str(i): own for i in range(n) if i in slides}
+    return {**config, "model_type": "llama", "layer_types": kinds, "per_layer_config": overrides}
+
+
+_SPECIAL: dict[str, tuple[Callable[[Config], Config], bool]] = {
+    "RefinedWeb": (_refined_web, True),
+    "baichuan": (_every_head("llama"), False),
+    "baichuan_m1": (_baichuan_m1, False),
+    "chatglm": (_chatglm, True),
+    "internvl_chat": (_internvl, False),
+    "kimi_k3": (_kimi_k3, False),
+    "nemotron-nas": (_deci, False),
+    "phi3small": (_phi3small, False),
+    "qwen": (_every_head("qwen2"), False),
 }

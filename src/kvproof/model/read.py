@@ -54,6 +54,8 @@ def read_config(config: Mapping[str, Any], *, name: str, source: Source) -> Mode
 
 
 def _tensors(resolved: Resolved) -> tuple[tuple[TensorGroup, ...], tuple[str, ...]]:
+    if not resolved.exact_weights:
+        return (), (f"weights of {resolved.published_type} are unknown: only its cache is read",)
     if resolved.model_type not in known_model_types():
         return (), (f"no parameter recipe for {resolved.model_type}: weights are unknown",)
     try:

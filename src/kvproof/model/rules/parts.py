@@ -111,7 +111,9 @@ def _dots_vision(c: Config) -> None:
 
 
 def _dots_audio(c: Config) -> None:
-    _renamed(adapter_input_size="whisper_adapter_in_dim", adapter_out_dim="whisper_adapter_out_dim")(c)
+    _renamed(
+        adapter_input_size="whisper_adapter_in_dim", adapter_out_dim="whisper_adapter_out_dim"
+    )(c)
     inner = c.get("whisper_config") or {}
     names = {
         "d_model": "hidden_size", "encoder_attention_heads": "num_attention_heads",
@@ -250,6 +252,17 @@ def _tie_from_text(c: Config) -> None:
         c["tie_word_embeddings"] = text.get("tie_word_embeddings")
 
 
+def _blip2(c: Config) -> None:
+    _copy("qformer_config.encoder_hidden_size", "vision_config.hidden_size")(c)
+    c["is_encoder_decoder"] = c["text_config"].get("is_encoder_decoder", False)
+
+
+def _assistant(c: Config) -> None:
+    """A draft head keeps nothing: every layer reads the target model's cache."""
+    text = c["text_config"]
+    text["num_kv_shared_layers"] = text.get("num_kv_shared_layers") or text["num_hidden_layers"]
+
+
 def _copies_of_self(*keys: str) -> Rule:
     """Sections that are the config itself read as another class."""
 
@@ -261,7 +274,6 @@ def _copies_of_self(*keys: str) -> Rule:
 
 
 _NO_DENSE = _default(mlp_only_layers=[])
-_QFORMER = _copy("qformer_config.encoder_hidden_size", "vision_config.hidden_size")
 
 PARTS: dict[str, Rule] = {
     **dict.fromkeys(
@@ -270,7 +282,8 @@ PARTS: dict[str, Rule] = {
          "qwen2_vl", "shieldgemma2", "video_llama_3", "vibevoice"),
         _tie_from_text,
     ),
-    **dict.fromkeys(("blip-2", "instructblip", "instructblipvideo"), _QFORMER),
+    **dict.fromkeys(("blip-2", "instructblip", "instructblipvideo"), _blip2),
+    **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), _assistant),
     **dict.fromkeys(("minicpm_ocr_vision", "minicpmv4_6_vision", "minicpmv4_7_vision"), _windowed),
     **dict.fromkeys(("muse_glimmer_vision", "muse_spark_vision"), _muse_vision),
     **dict.fromkeys(
@@ -349,7 +362,7 @@ PARTS: dict[str, Rule] = {
             intermediate_layers_indices=[3, 7, 15, 23, 30],
         ),
         lambda c: c.update(max_aspect_ratio_id=len(c["supported_aspect_ratios"])),
-    ),  # fmt: skip
+    ),
     "molmo2": _molmo,
     "molmo2_adapter": _default(vision_feature_layer=[24, 18]),
     "molmo2_vision": _molmo_vision,
@@ -374,4 +387,4 @@ PARTS: dict[str, Rule] = {
         _same("output_hidden_size", "hidden_size"),
         lambda c: c.update(num_feat_extract_layers=len(c["conv_dim"])),
     ),
-}  # fmt: skip
+}

@@ -90,11 +90,22 @@ def _generating() -> frozenset[str]:
     return frozenset({*whole, *(name for name in inner if name)})
 
 
+_REFUSED = {
+    "blt": "transformers itself can't build its cache from the config",
+    "pi0": "it generates actions, not text",
+}
+
+
 def read_slots(resolved: Resolved) -> tuple[Slot, ...]:
     """Every slot of the model's decoder, in layer order."""
     if resolved.model_type not in _generating():
         raise ModelError(
             f"{resolved.model_type!r} generates no text, so it has no KV cache",
+            hint="kvproof models --coverage lists what is read",
+        )
+    if resolved.model_type in _REFUSED:
+        raise ModelError(
+            f"{resolved.model_type!r} is not read: {_REFUSED[resolved.model_type]}",
             hint="kvproof models --coverage lists what is read",
         )
     ctx = Context(resolved)

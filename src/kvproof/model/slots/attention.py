@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from kvproof.kinds import ChunkedSlot, FullSlot, IndexerSlot, SharedSlot, SlidingSlot, Slot
+from kvproof.model.checks import MAX_LAYERS, bad_value
 from kvproof.model.slots.context import Context
 
 Widths = tuple[int, int, int]
@@ -97,8 +100,10 @@ def gemma_shared(ctx: Context) -> list[Slot]:
     """gemma3n, gemma4: the last num_kv_shared_layers read the last layer of their kind."""
     shared = ctx.get("num_kv_shared_layers", 0)
     first = ctx.layers - (ctx.need("num_kv_shared_layers", low=0) if shared else 0)
-    if first < 0 or (shared and first == 0):
-        raise ctx.unknown_kind("all layers shared")
+    if first < 0:
+        raise bad_value("num_kv_shared_layers", shared, f"at most {ctx.layers}", ctx.type)
+    if first == 0:  # a draft head that reads its target's cache
+        return [SharedSlot(layer=layer) for layer in range(ctx.layers)]
     out: list[Slot] = []
     for layer, kind in enumerate(ctx.kinds):
         if layer < first:
@@ -129,10 +134,12 @@ def looped(ctx: Context) -> list[Slot]:
     if ctx.get("recurrent_kv_cache_mode", "last_loop") != "per_loop":
         return out
     first, count = ctx.need("n_input_layers", low=0), ctx.need("n_recurrent_layers", low=0)
-    loops = ctx.need("n_recurrent_loops", low=0)
-    for _ in range(min(loops, 1000) - 1):
-        for layer in range(first, min(first + count, ctx.layers)):
-            out += kv_slots(ctx, layer, ctx.kinds[layer])
+    loops = ctx.need("n_recurrent_loops")
+    if loops * count > MAX_LAYERS:
+        raise bad_value("n_recurrent_loops", loops, f"at most {MAX_LAYERS:,} layers", ctx.type)
+    again = [slot for slot in out if first <= slot.layer < first + count]
+    for slot in (loops - 1) * again:
+        out.append(replace(slot, layer=len(out)))
     return out
 
 
@@ -151,7 +158,8 @@ _WIDTHS: dict[str, Callable[[Context, int, str], Widths]] = {
     **dict.fromkeys(
         ("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "fsmt", "led", "m2m_100",
          "marian", "mbart", "mvp", "nllb-moe", "pegasus", "pegasus_x", "plbart", "seamless_m4t",
-         "seamless_m4t_v2", "speech_to_text", "speecht5", "trocr", "whisper", "florence2_language"),
+         "seamless_m4t_v2", "speech_to_text", "speecht5", "trocr", "whisper", "florence2_language",
+         "pp_formulanet_text"),
         _decoder_heads("decoder_attention_heads"),
     ),
     "falcon": _falcon,

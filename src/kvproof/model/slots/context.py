@@ -57,6 +57,13 @@ class Context:
         """A list with one entry per layer."""
         return need_list(self.config, key, self.layers, where=self.type)
 
+    def unrolled(self, before: list[int], loop: list[int], after: list[int]) -> list[int]:
+        """Layers in the order they run when `loop` runs loop_num_passes times."""
+        passes = self.need("loop_num_passes")
+        if passes * len(loop) > MAX_LAYERS:
+            raise bad_value("loop_num_passes", passes, f"at most {MAX_LAYERS:,} layers", self.type)
+        return [*before, *passes * loop, *after]
+
     def unknown_kind(self, kind: str) -> ModelError:
         """The error for a layer kind that no rule reads."""
         return ModelError(
@@ -88,7 +95,7 @@ _LAYER_KEYS = {
         ("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "canary", "fsmt", "led",
          "m2m_100", "marian", "mbart", "mvp", "nllb-moe", "pegasus", "pegasus_x", "plbart",
          "seamless_m4t", "seamless_m4t_v2", "speech_to_text", "speecht5", "trocr", "whisper",
-         "florence2_language", "omniasr"),
+         "florence2_language", "omniasr", "pp_formulanet_text"),
         "decoder_layers",
     ),
     **dict.fromkeys(

@@ -6,25 +6,14 @@ from kvproof.kinds import CrossSlot, FullSlot, Slot
 from kvproof.model.slots.attention import standard
 from kvproof.model.slots.context import Context
 
-_CROSS_TYPES = frozenset({
-    "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "fsmt", "led", "m2m_100",
-    "marian", "mbart", "mvp", "nllb-moe", "pegasus", "pegasus_x", "plbart", "prophetnet",
-    "seamless_m4t", "seamless_m4t_v2", "speech_to_text", "speecht5", "whisper", "longt5", "mt5",
-    "pop2piano", "switch_transformers", "t5", "udop", "umt5", "moonshine", "moonshine_streaming",
-})  # fmt: skip
-_CROSS_ROOTS = frozenset({
-    "encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder", "t5gemma", "t5gemma2",
-    "florence2", "cohere_asr", "dia", "canary", "moonshine_streaming", "pix2struct",
-    "blip-2",
-})  # fmt: skip
-
 
 def has_cross(ctx: Context) -> bool:
-    """Whether the decoder attends to an encoder: by its class, unless built decoder-only."""
+    """Whether the decoder attends to an encoder; classes built decoder-only do not."""
     resolved = ctx.resolved
-    if resolved.architecture.endswith(("ForCausalLM", "LMHeadModel")):
-        return resolved.model_type in _CROSS_ROOTS and resolved.model_type != ctx.type
-    return resolved.model_type in _CROSS_ROOTS or ctx.type in _CROSS_TYPES
+    alone = resolved.architecture.endswith(("ForCausalLM", "LMHeadModel"))
+    return bool(resolved.root.get("is_encoder_decoder")) and not (
+        alone and resolved.text is resolved.root
+    )
 
 
 def with_cross(ctx: Context, own: list[Slot]) -> list[Slot]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from kvproof.kinds import F32, ConvSlot, FullSlot, IndexerSlot, RecurrentSlot, SharedSlot, Slot
 from kvproof.model.slots.attention import kv_slots
 from kvproof.model.slots.context import Context
@@ -175,25 +177,27 @@ def qwen4_exp(ctx: Context) -> list[Slot]:
 
 
 def inkling(ctx: Context) -> list[Slot]:
-    """Four short convolutions a layer in f32, beside keys and values; loops repeat layers."""
+    """Four short convolutions a layer in f32, beside keys and values.
+
+    Inkling 2 Loop passes some layers several times; each pass is a layer of the cache.
+    """
     order = list(range(ctx.layers))
     if ctx.type.startswith("inkling2_loop"):
         start = ctx.need("loop_layer_index_start", low=0)
         end = ctx.need("loop_layer_index_end", low=0)
-        passes = min(ctx.need("loop_num_passes"), 1000)
-        order = [*order[:end], *(passes - 1) * order[start:end], *order[end:]]
+        order = ctx.unrolled(order[:start], order[start:end], order[end:])
     out: list[Slot] = []
-    for layer in order:
-        kv = kv_slots(ctx, layer, ctx.kinds[layer])
-        out += kv
-        width = sum(slot.kv_heads * slot.k_dim for slot in kv if isinstance(slot, FullSlot))
-        for channels in (width, width, ctx.need("hidden_size"), ctx.need("hidden_size")):
-            out.append(
-                ConvSlot(
-                    layer=layer, channels=channels, kernel=ctx.need("conv_kernel_size"),
-                    mixer="short_conv", element=F32,
-                )
-            )  # fmt: skip
+    for at, layer in enumerate(order):
+        for slot in kv_slots(ctx, layer, ctx.kinds[layer]):
+            out.append(replace(slot, layer=at))
+            width = slot.kv_heads * slot.k_dim if isinstance(slot, FullSlot) else 0
+            for channels in (width, width, ctx.need("hidden_size"), ctx.need("hidden_size")):
+                out.append(
+                    ConvSlot(
+                        layer=at, channels=channels, kernel=ctx.need("conv_kernel_size"),
+                        mixer="short_conv", element=F32,
+                    )
+                )  # fmt: skip
     return out
 
 
