@@ -22,6 +22,7 @@ import transformers  # noqa: E402
 import transformers.models.auto.modeling_auto as auto  # noqa: E402
 from parameter_tracing import builtins_table, collect, configs, recipes  # noqa: E402
 from parameter_tracing.defaults import default_config, evaluator, rule_for  # noqa: E402
+from parameter_tracing.expressions import E, mk  # noqa: E402
 from parameter_tracing.interpreter import Interpreter  # noqa: E402
 
 OUT = Path(__file__).parent.parent / "src/kvproof/model/data/architectures/parameters"
@@ -35,6 +36,7 @@ KINDS = {
     "spectrogram": "MODEL_FOR_TEXT_TO_SPECTROGRAM_MAPPING_NAMES",
     "ctc": "MODEL_FOR_CTC_MAPPING_NAMES",
     "backbone": "MODEL_FOR_BACKBONE_MAPPING_NAMES",
+    "frames": "MODEL_FOR_AUDIO_FRAME_CLASSIFICATION_MAPPING_NAMES",
     "text": "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES",
     "audio_tokens": "MODEL_FOR_AUDIO_TOKENIZATION_NAMES",
     "base": "MODEL_MAPPING_NAMES",
@@ -70,6 +72,9 @@ def trace(model_type: str, class_name: str) -> Any:
     config = configs.for_class(cls, inst)
     root = builtins_table.construct(interp, cls, [config], {})
     walk = collect.walk(interp, root)
+    if model_type == "zamba":
+        layers = E("c", "layers_block_type")
+        walk.share(".shared_transf.", mk("in", "hybrid", layers), E("c", "tie_word_embeddings"))
     return interp, walk, walk.apply_ties()
 
 

@@ -30,7 +30,7 @@ STUB_METHODS = {
     "gradient_checkpointing_enable", "_tie_weights", "_backward_compatibility_gradient_checkpointing", "freeze_feature_encoder",
     "_freeze_parameters", "freeze", "add_model_tags", "_register_hooks", "_rope_init", "tie_weights", "warn", "warning", "warning_once",
     "info", "debug", "error", "manual_seed", "prune_heads", "_init_rope", "rope_init_fn", "flatten_parameters", "half", "bfloat16",
-    "disable_input_require_grads", "_init_transformers_backbone", "_init_timm_backbone", "verify_out_features_out_indices", "_compute_default_rope_parameters", "compute_default_rope_parameters",
+    "disable_input_require_grads", "_adjust_dac_decoder", "replace_batch_norm", "get_submodule", "_init_transformers_backbone", "_init_timm_backbone", "verify_out_features_out_indices", "_compute_default_rope_parameters", "compute_default_rope_parameters",
 }
 STUB_OWNERS = (nn.Module, PreTrainedModel)
 
@@ -275,11 +275,17 @@ def get_item(interp: Any, owner: Any, key: Any) -> Any:
         if key in owner.attrs:
             return owner.attrs[key]
         return get_item(interp, module_items(interp, owner), key)
+    if isinstance(owner, SymRange) and isinstance(key, slice):
+        if key.start in (None, 0) and key.step is None:
+            return SymRange(owner.count if key.stop is None else key.stop, owner.item)
+        return Opaque("slice of a range")
     if isinstance(owner, SymRange):
         return owner.item(key if not (isinstance(key, int) and key < 0) else mk("+", owner.count, key))
     if isinstance(owner, SymList):
         return _list_item(interp, owner, key)
     if isinstance(owner, E):
+        if isinstance(key, slice) and key.step not in (None, 1):
+            return mk("reversed", owner) if key == slice(None, None, -1) else Opaque("strided slice")
         if isinstance(key, slice):
             return mk("slice", owner, key.start, key.stop)
         return mk("idx", owner, key)
@@ -396,6 +402,8 @@ def call(interp: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) ->
     if isinstance(function, InterpSet):
         return interp.set_attr(function.owner, *args)
     name = getattr(function, "__module__", None) or ""
+    if getattr(function, "__name__", "") == "weight_norm":
+        return torch_table.weight_norm(interp, args, kwargs)
     if name.startswith("torch") or isinstance(function, types.BuiltinFunctionType) and _of_torch(function):
         return torch_table.call_torch(interp, function, args, kwargs)
     return _call_python(interp, function, name, args, kwargs)
@@ -421,6 +429,8 @@ def _call_python(interp: Any, function: Any, module: str, args: list[Any], kwarg
         return Opaque("signature")
     simple = all(_native(a) for a in [*plain_args, *plain_kwargs.values()])
     if isinstance(function, types.FunctionType) and module.startswith("transformers") and (args or kwargs):
+        if name == "weight_norm":
+            return torch_table.weight_norm(interp, args, kwargs)
         if name == "plan_out_scales":
             return mk("hmlp_scales", *args)
         if name == "signature":
@@ -485,6 +495,8 @@ def _call_bound(interp: Any, bound: Bound, args: list[Any], kwargs: dict[str, An
 
 def _expr_call(receiver: E, name: str, args: list[Any]) -> Any:
     if name == "get":
+        return mk("get", receiver, args[0], args[1] if len(args) > 1 else None)
+    if name == "pop":
         return mk("get", receiver, args[0], args[1] if len(args) > 1 else None)
     if name in ("index", "count", "startswith", "endswith", "lower"):
         return mk("call", name, receiver, *args)
@@ -563,7 +575,7 @@ def _from_config(interp: Any, cls: Any, name: str, args: list[Any], kwargs: dict
     config = args[0] if args else kwargs.get("config")
     kinds = {"AutoModel": "base", "AutoModelForCausalLM": "causal", "AutoBackbone": "backbone",
              "AutoModelForImageTextToText": "itt", "AutoModelForSeq2SeqLM": "s2s", "AutoModelForTextEncoding": "text",
-             "AutoModelForCTC": "ctc", "AutoModelForMultimodalLM": "itt", "AutoModelForSpeechSeq2Seq": "s2s",
+             "AutoModelForCTC": "ctc", "AutoModelForAudioFrameClassification": "frames", "AutoModelForMultimodalLM": "itt", "AutoModelForSpeechSeq2Seq": "s2s",
              "AutoModelForAudioTokenization": "base", "AutoModelForImage": "base", "AutoModelForKeypointDetection": "base"}
     if issubclass(cls, auto_factory._BaseAutoModelClass):
         if isinstance(config, Choice):
@@ -674,10 +686,19 @@ def _as_range(interp: Any, value: Any) -> SymRange | list[Any]:
 
 
 def _enumerate(interp: Any, value: Any, start: Any = 0) -> Any:
-    seq = _as_range(interp, value)
+    try:
+        seq = _as_range(interp, value)
+    except Unsupported:
+        if isinstance(value, SymList) and all(not isinstance(v, (Obj, Param)) for v in _leaves(value.items)):
+            return []  # names of layers, enumerated for bookkeeping
+        raise
     if isinstance(seq, list):
         return [(mk("+", start, i), v) for i, v in enumerate(seq)]
     return SymRange(seq.count, lambda i: (mk("+", start, i), seq.item(i)))
+
+
+def _leaves(segs: Any) -> list[Any]:
+    return [x for s in segs for x in ([s.value] if isinstance(s, Elem) else _leaves(s.segs))]
 
 
 def _zip(interp: Any, *values: Any, strict: bool = False) -> Any:
@@ -825,6 +846,8 @@ def _scalar_op(op: str) -> Any:
 
 
 def _list(interp: Any, value: Any = ()) -> Any:
+    if isinstance(value, Opaque):
+        return value
     out = SymList()
     interp.extend(out, value)
     return out
@@ -839,6 +862,8 @@ def _tuple(interp: Any, value: Any = ()) -> Any:
 
 
 def _set(interp: Any, value: Any = ()) -> Any:
+    if isinstance(value, Opaque):
+        return value
     plain = unwrap(value)
     if isinstance(plain, (list, tuple, set)) and concrete(list(plain)):
         return set(plain)
@@ -846,6 +871,8 @@ def _set(interp: Any, value: Any = ()) -> Any:
 
 
 def _sorted(interp: Any, value: Any, **kwargs: Any) -> Any:
+    if isinstance(value, Opaque):
+        return value
     plain = unwrap(value)
     if isinstance(plain, (list, tuple, set, dict, range)) and concrete(list(plain)):
         return SymList(sorted(plain))

@@ -78,7 +78,7 @@ class Walk:
             if earlier is True:
                 return
             guard = conj(guard, negate(earlier))
-        self.seen[id(value)] = True if guard is True or earlier is not None else guard
+        self.seen[id(value)] = True if guard is True else guard if earlier is None else mk("or", earlier, guard)
         self.keep.append(value)
         own = {v for v, _ in value.loops}
         kept = tuple(item for item in loops if item[0] in own)
@@ -170,6 +170,13 @@ class Walk:
         keys = obj.attrs.get("_tied_weights_keys", getattr(obj.cls, "_tied_weights_keys", None))
         if not keys:
             return
+        self._tie(obj, name, keys, True)
+
+    def _tie(self, obj: Obj, name: str, keys: Any, under: Any) -> None:
+        if isinstance(keys, Choice):
+            self._tie(obj, name, keys.yes, conj(under, keys.cond))
+            self._tie(obj, name, keys.no, conj(under, negate(keys.cond)))
+            return
         config = obj.attrs.get("config")
         from .builtins_table import _getattr
 
@@ -178,7 +185,13 @@ class Walk:
         except Raised:
             cond = False
         if isinstance(keys, dict) and cond is not False:
-            self.ties.append((name, cond, keys))
+            self.ties.append((name, conj(under, cond), keys))
+
+    def share(self, word: str, there: Any, cond: Any) -> None:
+        """Modules that every layer repeats and that are one and the same when tied (zamba)."""
+        for group in [g for g in self.groups if word in g.name]:
+            self.groups.append(Group(group.name, group.shape, conj(cond, there), (), None, group.kind, group.fp32))
+            group.guard = conj(group.guard, negate(cond))
 
     def apply_ties(self) -> list[tuple[Any, str, str]]:
         """Drop tied targets under the model's condition; what lies in sub-models is left for run time."""
@@ -187,7 +200,7 @@ class Walk:
             dot = f"{prefix}." if prefix else ""
             for target, source in keys.items():
                 rule_t, rule_s = (re.compile("^" + k.removeprefix("^")) for k in (target, source))
-                sources = [g for g in self.groups if g.name.startswith(dot) and _match(rule_s, g.name[len(dot) :])]
+                sources = [g for g in self.groups if g.name.startswith(dot) and _match(rule_s, g.name[len(dot) :], "0")]
                 targets = [g for g in self.groups if g.name.startswith(dot) and _match(rule_t, g.name[len(dot) :])]
                 targets = [g for g in targets if not any(g is s for s in sources) or len(sources) > 1 and False]
                 for group in targets:
@@ -199,8 +212,8 @@ class Walk:
         return late
 
 
-def _match(rule: re.Pattern[str], name: str) -> bool:
-    return rule.search(name.replace("{}", "7")) is not None
+def _match(rule: re.Pattern[str], name: str, digit: str = "7") -> bool:
+    return any(rule.search(name.replace("{}", d)) is not None for d in ("7", digit))
 
 
 def template(key: Any) -> str:

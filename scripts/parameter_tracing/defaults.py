@@ -16,7 +16,7 @@ from kvproof.model.recipe_math import OPERATIONS  # noqa: E402
 from .expressions import NATIVE, E
 
 EXTRA: dict[str, dict[str, Any]] = {
-    "gemma4_assistant": {"text_config": {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 30}},
+    "gemma4_assistant": {"text_config": {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "num_kv_shared_layers": 30}},
 }
 RULES: dict[str, str] = {}
 

@@ -75,6 +75,7 @@ NATIVE: dict[str, Callable[..., Any]] = {
     "len": len, "str": str, "idx": operator.getitem, "bool": bool, "&": operator.and_, "|": operator.or_,
     "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift, "prod": lambda a: math.prod(a),
     "total": lambda a: sum(a), "sorted": lambda a: tuple(sorted(a)), "set": lambda a: tuple(dict.fromkeys(a)),
+    "concat": lambda *a: tuple(x for part in a for x in part),
 }
 
 
@@ -110,6 +111,11 @@ def mk(op: str, *args: Any) -> Any:
 def _simplify(op: str, args: tuple[Any, ...]) -> Any:
     if op == "not" and isinstance(args[0], E) and args[0].op == "not":
         return mk("bool", args[0].args[0])
+    if op == "is" and args[1] is None and isinstance(args[0], E):
+        if args[0].op == "if":
+            return choose(args[0].args[0], mk("is", args[0].args[1], None), mk("is", args[0].args[2], None))
+        if args[0].op in ("call", "+", "-", "*", "//", "len", "int"):
+            return False
     if op == "if":
         return choose(*args)
     if op in ("+", "-") and args[1] == 0 and args[1] is not False:

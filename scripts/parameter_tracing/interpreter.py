@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from . import substitutes
 from . import values as V
 from .expressions import E, concrete, conj, freeze, mk, negate, substitute
 from .values import MISSING, Bound, Carried, Choice, Done, Elem, Guarded, InterpFn, Loop, LoopCarried, LoopValue, Obj, Opaque
@@ -476,7 +477,7 @@ class Interpreter:
 
     def _unroll(self, piece: SymRange, body: Callable[[Any], Any]) -> None:
         count = piece.count
-        limit = count if isinstance(count, int) else max(int(self.evaluate(count)) + 2, 10)
+        limit = count if isinstance(count, int) else self._limit(count)
         if limit > 200:
             raise Unsupported(f"unrolling {limit} iterations")
         if isinstance(count, E):
@@ -486,6 +487,25 @@ class Interpreter:
             done = self.fork(cond, lambda i=k: body(piece.item(i)), lambda: None)
             if done is not None and set(done.kinds) != {"cont"}:
                 raise Unsupported("jump out of an unrolled loop")
+
+    def _limit(self, count: Any) -> int:
+        try:
+            return max(int(self.evaluate(count)) + 2, 10)
+        except Exception:  # the default config has no such value
+            return 10
+
+    def is_list(self, value: Any) -> bool:
+        """Whether a value is a list of scalars."""
+        if isinstance(value, (tuple, list)):
+            return True
+        if not isinstance(value, E):
+            return False
+        if value.op in ("tuple", "list", "concat", "slice", "sorted", "set"):
+            return True
+        try:
+            return value.op == "c" and isinstance(self.evaluate(value), (list, tuple))
+        except Exception:  # a key without a default
+            return False
 
     def pieces(self, iterable: Any) -> list[Any]:
         """An iterable as elements, guarded stretches and symbolic ranges."""
@@ -687,6 +707,11 @@ class Interpreter:
             return Opaque("arithmetic")
         if isinstance(a, (SymList, list)) or isinstance(b, (SymList, list)):
             return self._list_binop(op, a, b)
+        if op == "+" and self.is_list(a) and self.is_list(b):
+            return mk("concat", a, b)
+        if op == "*" and self.is_list(a) and isinstance(b, int):
+            size = mk("len", a)
+            return SymRange(mk("*", size, b), lambda i: mk("idx", a, mk("%", i, size)))
         if op == "%" and isinstance(a, str):
             return Opaque("format") if not concrete(b) else a % b
         if op == "|" and (isinstance(a, (dict, set)) or isinstance(a, type)):
@@ -964,6 +989,10 @@ class Interpreter:
 
     def run(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Interpret a Python function."""
+        other = substitutes.SUBSTITUTES.get(function.__qualname__)
+        if other is not None:
+            space = {**function.__globals__, "nn": other.__globals__["nn"], "torch": other.__globals__["torch"]}
+            function = types.FunctionType(other.__code__, space, other.__name__)
         node = function_node(function)
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)

@@ -190,6 +190,20 @@ INIT: dict[type, Any] = {
     nn.ParameterDict: module_dict,
 }
 
+def weight_norm(interp: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """torch's weight norm: direction and length instead of the weight."""
+    module = args[0] if args else kwargs["module"]
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else 0)
+    weight = module.attrs.get("weight") if hasattr(module, "attrs") else None
+    if not isinstance(weight, Param):
+        return module
+    shape = tuple(s if i == dim % len(weight.shape) else 1 for i, s in enumerate(weight.shape))
+    interp.write(module.attrs, "weight", None)
+    interp.write(module.attrs, "parametrizations.weight.original0", Param(shape, None, weight.loops))
+    interp.write(module.attrs, "parametrizations.weight.original1", Param(weight.shape, None, weight.loops))
+    return module
+
+
 FACTORIES = {"empty", "zeros", "ones", "randn", "rand"}
 SAME = {"log", "exp", "sqrt", "abs", "cos", "sin", "zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "full_like", "sigmoid",
         "expm1", "clamp", "log1p", "tanh", "neg"}

@@ -216,6 +216,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "dictvalues": lambda a: list(a.values()) if isinstance(a, Mapping) else [],
     "dictkeys": lambda a: list(a) if isinstance(a, Mapping) else [],
     "split": lambda text, sep: text.split(sep) if isinstance(text, str) else [],
+    "reversed": lambda a: _listed(a)[::-1],
     "hmlp_scales": _hmlp_scales,
 }
 

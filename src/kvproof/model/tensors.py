@@ -157,12 +157,23 @@ def _model_groups(model_type: str, kind: str, config: Mapping[str, Any], depth: 
         )
     if depth > _DEPTH:
         raise ModelError(f"sub-models of {model_type!r} nest deeper than {_DEPTH}")
+    config = _one_layout(model_type, config)
     chosen = _choose(recipe, kind, config)
     if chosen.rule:
         from kvproof.model.tensor_rules import RULES
 
         return RULES[chosen.rule](config)
     return _Instance(recipe, chosen, config, depth).groups()
+
+
+def _one_layout(model_type: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """dory's published configs count attention and mlp blocks as layers of their own."""
+    layer_types = config.get("layer_types")
+    if model_type != "dory" or not isinstance(layer_types, (list, tuple)) or "mlp" not in layer_types:
+        return config
+    halved = ("num_hidden_layers", "n_input_layers", "n_recurrent_layers", "n_output_layers")
+    counts = {k: config[k] // 2 for k in halved if isinstance(config.get(k), int)}
+    return {**config, **counts, "layer_types": layer_types[::2]}
 
 
 def _choose(recipe: _Recipe, kind: str, config: Mapping[str, Any]) -> _Class:

@@ -1,0 +1,170 @@
+"""Compare the parameter recipes with real models on the meta device, at default and at random configs.
+
+    python scripts/check_parameters.py [--rounds N] [--seed S] [MODEL_TYPE ...]
+
+Every mismatch is printed with the tensors that differ; the last line counts exact and inexact cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copy
+import random
+import re
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from parameter_tracing.defaults import default_config  # noqa: E402
+from trace_parameters import classes  # noqa: E402
+
+from kvproof.errors import KvproofError  # noqa: E402
+from kvproof.model.tensors import tensor_groups  # noqa: E402
+
+GENERATING = ("causal", "itt", "s2s", "speech", "mm", "wave")
+LAYER_KEYS = re.compile(r"(^|_)(num_hidden_layers|n_layers?|num_layers|encoder_layers|decoder_layers|depth|num_decoder_layers)$")
+SKIP = re.compile(r"token_id|_idx$|^dtype|model_type|architectures|position_embedding_type|_attn|rope|init|dropout|eps$|_act$|activation|transformers_version|chunk_size_feed|tie_last|problem_type|is_encoder_decoder|is_decoder|cross_attention_hidden|add_cross")
+
+
+def real_shapes(cls: Any, config: Any) -> collections.Counter[tuple[int, ...]]:
+    """Shapes of the real model's parameters."""
+    with torch.device("meta"):
+        model = cls(config)
+    return collections.Counter(tuple(p.shape) for p in model.parameters()), model
+
+
+def recipe_shapes(model_type: str, config: Any, name: str) -> collections.Counter[tuple[int, ...]]:
+    """The same from the recipe."""
+    resolved = config.to_dict()
+    resolved["architectures"] = [name]
+    out: collections.Counter[tuple[int, ...]] = collections.Counter()
+    for group in tensor_groups(model_type, resolved):
+        out[group.shape] += group.count
+    return out
+
+
+def sub_dicts(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """A config dict and its sub-configs."""
+    out = [config]
+    for value in config.values():
+        if isinstance(value, dict) and "model_type" in value:
+            out += sub_dicts(value)
+    return out
+
+
+def shrink(config: dict[str, Any], rng: random.Random) -> None:
+    """Fewer layers, so that a check takes a fraction of a second."""
+    for part in sub_dicts(config):
+        if any(isinstance(v, list) and len(v) > 4 and k.startswith(("layer", "mlp_layer")) for k, v in part.items()):
+            continue
+        for key, value in part.items():
+            if LAYER_KEYS.search(key) and isinstance(value, int) and value > 6:
+                part[key] = rng.choice((4, 6))
+
+
+def mutate(config: dict[str, Any], rng: random.Random, share: float) -> list[str]:
+    """Change some keys."""
+    done = []
+    for part in sub_dicts(config):
+        for key, value in sorted(part.items()):
+            if SKIP.search(key) or rng.random() > share:
+                continue
+            if isinstance(value, bool):
+                part[key] = not value
+            elif isinstance(value, int) and not LAYER_KEYS.search(key):
+                part[key] = value * rng.choice((2, 3)) if value < 4096 or rng.random() < 0.3 else value // 2
+            elif value is None and key in ("q_lora_rank", "num_key_value_heads"):
+                part[key] = 16
+            else:
+                continue
+            done.append(f"{key}={part[key]}")
+    return done
+
+
+def _late(*_: Any) -> None:
+    raise TimeoutError
+
+
+def check(model_type: str, name: str, config: Any, label: str) -> str:
+    """One comparison: "" when equal, "skip" when the class refuses the config, else what differs."""
+    cls = getattr(transformers, name)
+    try:
+        signal.alarm(60)
+        real, model = real_shapes(cls, copy.deepcopy(config))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return f"skip {type(error).__name__} {str(error)[:80]}"
+    finally:
+        signal.alarm(0)
+    try:
+        mine = recipe_shapes(model_type, config, name)
+    except (KvproofError, Exception) as error:
+        return f"{label}: {type(error).__name__} {str(error)[:200]}"
+    if real == mine:
+        return ""
+    return f"{label}: missing {dict(list((real - mine).items())[:5])} extra {dict(list((mine - real).items())[:5])}"
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity(50)
+    signal.signal(signal.SIGALRM, _late)
+    args = argparse.ArgumentParser()
+    args.add_argument("--rounds", type=int, default=3)
+    args.add_argument("--seed", type=int, default=1)
+    args.add_argument("--full", action="store_true")
+    args.add_argument("types", nargs="*")
+    opts = args.parse_args()
+    rng = random.Random(opts.seed)
+    tally: collections.Counter[str] = collections.Counter()
+    wrong = set()
+    for model_type, kinds in sorted(classes().items()):
+        if opts.types and model_type not in opts.types:
+            continue
+        names = list(dict.fromkeys(n for k in GENERATING for n in kinds.get(k, ())))
+        if not names:
+            continue
+        for name in names:
+            for number in range(opts.rounds + 1):
+                label = "default"
+                try:
+                    base = default_config(model_type).to_dict()
+                    if not opts.full:
+                        shrink(base, rng)
+                    if number:
+                        label = " ".join(mutate(base, rng, rng.choice((0.05, 0.15, 0.3))))
+                    config = transformers.CONFIG_MAPPING[model_type].from_dict(base)
+                    want = getattr(transformers, name).config_class
+                    if not isinstance(config, want):
+                        config = config.get_text_config(decoder=True)
+                    kind = config.model_type
+                except Exception as error:
+                    tally["refused"] += 1
+                    if number == 0:
+                        print(model_type, name, "NO DEFAULT", str(error)[:100])
+                    continue
+                result = check(kind, name, config, label[:300])
+                if result.startswith("skip"):
+                    tally["refused"] += 1
+                    if number == 0:
+                        print(model_type, name, result, flush=True)
+                elif result:
+                    tally["wrong"] += 1
+                    wrong.add(model_type)
+                    print(model_type, name, result[:700], flush=True)
+                else:
+                    tally["exact"] += 1
+    print(dict(tally), len(wrong), "types with a mismatch:", *sorted(wrong))
+
+
+if __name__ == "__main__":
+    main()
