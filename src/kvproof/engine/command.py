@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from kvproof.engine.base import Deployment
+from kvproof.engine.base import Deployment, parse_engine
 from kvproof.errors import UsageError
 
 _LONGEST = 20_000
@@ -91,6 +91,25 @@ def read_command(command: str, gpu: str | None = None, **flags: Any) -> Command:
     known = ", ".join(reader.engine for reader in readers())
     raise UsageError(
         f"no known engine is started by {command.strip()[:60]!r}", hint=f"known: {known}"
+    )
+
+
+def read_flags(engine: str, words: Sequence[str], gpu: str | None = None, **flags: Any) -> Command:
+    """The deployment of `engine` (with a version or not) with flags in its own spelling.
+
+    Raises UsageError for an engine without a command line and for unknown flags.
+    """
+    ref = parse_engine(engine)
+    for reader in readers():
+        if reader.engine == ref.name:
+            parsed = reader.parse(Words(tuple(words), {}), 0)
+            version = ref.version or parsed.version
+            name = f"{ref.name}@{version}" if version else ref.name
+            deployment = Deployment(name, gpu, **{**parsed.flags, **flags})
+            return Command(model=parsed.model, deployment=deployment, ignored=parsed.ignored)
+    raise UsageError(
+        f"{ref.name} has no command line here",
+        hint="known: " + ", ".join(reader.engine for reader in readers()),
     )
 
 

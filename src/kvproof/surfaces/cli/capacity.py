@@ -9,29 +9,34 @@ import click
 from kvproof.surfaces.cli.options import (
     SIZE,
     TOKEN_LIST,
+    EngineCommand,
+    deployment_of,
     deployment_options,
     inputs_of,
-    make_deployment,
     output_options,
     warn,
 )
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("source", metavar="MODEL")
+@click.command(cls=EngineCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", metavar="MODEL", required=False)
 @click.option("--kv-bytes", type=SIZE, required=True, help="Cache memory per GPU, e.g. 40GiB.")
 @click.option("--contexts", type=TOKEN_LIST, default="4k,8k,32k,128k", show_default=True,
               help="Context lengths: a list or a doubling range (4k..128k).")  # fmt: skip
 @deployment_options
 @output_options
 @click.pass_context
-def capacity(ctx: click.Context, source: str, **values: Any) -> int:
+def capacity(ctx: click.Context, source: str | None, **values: Any) -> int:
     """Blocks, tokens and concurrency that --kv-bytes per GPU hold under the engine's allocator."""
     from kvproof.api import capacity as ask
     from kvproof.api import load_model
+    from kvproof.errors import UsageError
 
+    named, deployment = deployment_of(ctx)
+    source = source or named
+    if source is None:
+        raise UsageError("no model is named", hint="kvproof capacity MODEL --kv-bytes 40GiB")
     model = load_model(source, offline=values["offline"])
-    deployment = make_deployment(values)
     answer = ask(model, deployment, values["kv_bytes"])
     sequences = {n: answer.sequences(n) for n in values["contexts"]}
     if values["as_json"]:

@@ -65,7 +65,53 @@ def deployment_options(command: F) -> F:
     return command
 
 
+class EngineCommand(click.Command):
+    """A command whose words after `--` are an engine's own flags or a pasted command line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what follows the first `--` apart from the command's own arguments."""
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta["engine_words"] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The usage line names the engine's part too."""
+        return [*super().collect_usage_pieces(ctx), "[-- ENGINE FLAGS OR COMMAND]"]
+
+
 _FORMULA_ONLY = ("gpu_memory", "bandwidth", "weight_bytes", "memory_share", "other_memory")
+
+
+def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | None, Any]:
+    """The model that a pasted command names (else None), and the deployment.
+
+    Options of kvproof's own override the pasted flags.
+    """
+    words: tuple[str, ...] = ctx.meta.get("engine_words", ())
+    values = ctx.params
+    if not words:
+        return None, make_deployment(values, gpu)
+    import shlex
+
+    from kvproof.engine.command import read_command, read_flags
+
+    gpu, flags = gpu or values.get("gpu"), _own_flags(values)
+    if words[0].startswith("-"):
+        read = read_flags(str(values["engine"]), words, gpu, **flags)
+    else:
+        read = read_command(shlex.join(words), gpu, **flags)
+    return read.model, read.deployment
+
+
+def _own_flags(values: dict[str, Any]) -> dict[str, Any]:
+    flags = {
+        "tensor_parallel_size": values.get("tp"),
+        "kv_cache_dtype": values.get("kv_dtype"),
+        "max_model_len": values.get("max_model_len"),
+    }
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def make_deployment(values: dict[str, Any], gpu: str | None = None) -> Any:
@@ -80,15 +126,7 @@ def make_deployment(values: dict[str, Any], gpu: str | None = None) -> Any:
     if given and engine != "formula":
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"{names} belongs to the formula", hint="add --engine formula")
-    flags = {
-        "tensor_parallel_size": values.get("tp"),
-        "kv_cache_dtype": values.get("kv_dtype"),
-        "max_model_len": values.get("max_model_len"),
-        **given,
-    }
-    return Deployment(
-        engine, gpu or values.get("gpu"), **{k: v for k, v in flags.items() if v is not None}
-    )
+    return Deployment(engine, gpu or values.get("gpu"), **{**_own_flags(values), **given})
 
 
 def origins(ctx: click.Context) -> dict[str, str]:

@@ -8,25 +8,28 @@ import click
 
 from kvproof.surfaces.cli.options import (
     TOKEN_LIST,
+    EngineCommand,
+    deployment_of,
     deployment_options,
     inputs_of,
-    make_deployment,
     output_options,
     warn,
 )
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=EngineCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="MODEL", required=False)
-@click.argument("engine_command", nargs=-1, metavar="[-- ENGINE FLAGS]")
 @deployment_options
-@click.option("--contexts", type=TOKEN_LIST, default="4k,8k,32k,128k", show_default=True,
-              help="Context lengths: a list or a doubling range (4k..128k).")  # fmt: skip
+@click.option(
+    "--contexts",
+    type=TOKEN_LIST,
+    default="4k,8k,32k,128k",
+    show_default=True,
+    help="Context lengths: a list or a doubling range (4k..128k).",
+)
 @output_options
 @click.pass_context
-def plan(
-    ctx: click.Context, source: str | None, engine_command: tuple[str, ...], **values: Any
-) -> int:
+def plan(ctx: click.Context, source: str | None, **values: Any) -> int:
     """How many users of MODEL fit, how fast it decodes, and what limits.
 
     MODEL is a catalogue name, a hub id, a folder, a config.json or a .gguf file. The engine's own
@@ -36,32 +39,16 @@ def plan(
     from kvproof.api import plan as make
     from kvproof.errors import UsageError
 
-    source, deployment = _deployment(source, engine_command, values)
+    named, deployment = deployment_of(ctx)
+    source = source or named
     if source is None:
         raise UsageError("no model is named", hint="kvproof MODEL --gpu GPU")
-    model = load_model(source, offline=values["offline"])
-    if values["gpu"] is None and not values.get("gpu_memory") and not engine_command:
+    if deployment.accelerator is None and not values.get("gpu_memory"):
         raise UsageError("no GPU is named", hint="add --gpu H100-80GB (kvproof gpus lists them)")
+    model = load_model(source, offline=values["offline"])
     answer = make(model, deployment, values["contexts"])
     _print(ctx, model, deployment, answer)
     return 0 if answer.fits else 1
-
-
-def _deployment(
-    source: str | None, engine_command: tuple[str, ...], values: dict[str, Any]
-) -> tuple[str | None, Any]:
-    """The model's name and the deployment, from options or from a pasted command."""
-    if not engine_command:
-        return source, make_deployment(values)
-    from kvproof.engine.command import read_command
-
-    words = list(engine_command)
-    if words[0].startswith("-"):
-        words = [str(values["engine"]).partition("@")[0], "serve", source or "", *words]
-    import shlex
-
-    read = read_command(shlex.join(words), gpu=values["gpu"])
-    return source or read.model, read.deployment
 
 
 def _print(ctx: click.Context, model: Any, deployment: Any, answer: Any) -> None:
