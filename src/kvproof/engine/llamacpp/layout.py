@@ -51,6 +51,12 @@ def pieces(model: Model, context: Context) -> tuple[Piece, ...]:
     )
 
 
+def applies_windows(context: Context) -> bool:
+    """Whether sliding layers get a cache of their own: by the build and the architecture."""
+    own = context.arch is None or context.arch in WINDOWED or context.arch == "deepseek4"
+    return context.build.sliding_cache and own
+
+
 def sliding_cells(context: Context, window: int, *, unified: bool) -> int:
     """Cells of one stream of the sliding layers: their windows and one batch in flight."""
     if context.swa_full:
@@ -67,9 +73,7 @@ def sliding_cells(context: Context, window: int, *, unified: bool) -> int:
 class _Layout:
     def __init__(self, model: Model, context: Context) -> None:
         self.context = context
-        self.windowed = context.build.sliding_cache and (
-            context.arch is None or context.arch in WINDOWED or context.arch == "deepseek4"
-        )
+        self.windowed = applies_windows(context)
         self.expanded = expands_latents(model)
         full = [slot for slot in model.slots if isinstance(slot, FullSlot)]
         self.widest_v = max((slot.kv_heads * slot.v_dim for slot in full), default=0)
