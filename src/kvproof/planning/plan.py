@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from kvproof.kinds import Types, element_type
 from kvproof.engine import formula
 from kvproof.engine.base import Budget, Capacity, Deployment, engine_module
 from kvproof.errors import UsageError
+from kvproof.kinds import Types, element_type
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.timing.measured import efficiency
@@ -81,7 +81,7 @@ def make_plan(model: Model, deployment: Deployment, contexts: tuple[int, ...] = 
         rows=rows,
         crossover_tokens=crossover_tokens(model, types, _streamed(model, deployment)),
         fits=budget.kv_bytes > 0 and any(row.sequences for row in rows),
-        warnings=_warnings(model, contexts, deployment, replicas),
+        warnings=_warnings(model, contexts, deployment, (replicas, capacity.max_model_len)),
     )
 
 
@@ -148,9 +148,8 @@ def _row(
 def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | None:
     """Bandwidth and peak of one rank, None when neither a GPU nor a bandwidth is named."""
     gpu = deployment.accelerator
-    bandwidth, flops = (
-        (gpu.memory_bandwidth, gpu.flops(compute_type(model))) if gpu else (None, None)
-    )
+    bandwidth = float(gpu.memory_bandwidth) if gpu else None
+    flops = gpu.flops(compute_type(model)) if gpu else None
     if deployment.engine.name == "formula":
         flags = formula.flags_of(deployment)
         bandwidth, flops = flags.bandwidth or bandwidth, flags.flops or flops
@@ -184,15 +183,14 @@ def _streamed(model: Model, deployment: Deployment) -> int | None:
 
 
 def _warnings(
-    model: Model, contexts: tuple[int, ...], deployment: Deployment, replicas: int
+    model: Model, contexts: tuple[int, ...], deployment: Deployment, limits: tuple[int, int]
 ) -> tuple[str, ...]:
+    replicas, longest = limits
     out = list(model.notes)
-    over = [n for n in contexts if model.context is not None and n > model.context]
-    if over:
-        out.append(
-            f"{model.name} was trained for {model.context:,} tokens: "
-            f"{', '.join(f'{n:,}' for n in over)} is past that"
-        )
+    if over := _past(contexts, model.context):
+        out.append(f"{model.name} was trained for {model.context:,} tokens: {over} is past that")
+    if deployment.engine.name != "formula" and (over := _past(contexts, longest)):
+        out.append(f"the engine refuses {over} tokens: its max_model_len is {longest:,}")
     if replicas > 1 and not deployment.flags:
         out.append(
             f"{replicas} GPUs run {replicas} replicas of one GPU each; "
@@ -201,3 +199,8 @@ def _warnings(
     if element_type(model.dtype).name == "f32":
         out.append("the config asks for 32-bit weights; engines usually cast them to 16 bits")
     return tuple(out)
+
+
+def _past(contexts: tuple[int, ...], limit: int | None) -> str:
+    """The context lengths beyond `limit`, as people read them."""
+    return ", ".join(f"{n:,}" for n in contexts if limit is not None and n > limit)

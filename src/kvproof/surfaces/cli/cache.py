@@ -46,7 +46,7 @@ from kvproof.surfaces.cli.options import RATE, TOKEN_LIST, TOKENS, inputs_of, ou
 @click.option("--flops", type=RATE, help="With --without-cache: peak, e.g. 989TFLOP/s.")
 @output_options
 @click.pass_context
-def cache(ctx: click.Context, source: str, **values: Any) -> int:
+def cache(ctx: click.Context, /, source: str, **values: Any) -> int:
     """What MODEL caches: by kind of layer, per token, per sequence.
 
     With --without-cache: operations of a generation with the cache and without it.
@@ -98,7 +98,7 @@ def _cache(ctx: click.Context, model: Any) -> int:
 
 def _cache_text(model: Any, types: Any, rows: Any, per_token: int, *, explain: bool) -> str:
     from kvproof.surfaces import show
-    from kvproof.surfaces.text import table
+    from kvproof.surfaces.text import heading, table
     from kvproof.units import show_bytes, show_context, show_gb
 
     lines = [
@@ -113,10 +113,10 @@ def _cache_text(model: Any, types: Any, rows: Any, per_token: int, *, explain: b
     ]
     parts = [
         show.model_lines(model),
-        f"{show.heading('What each layer caches')}\n{show.slot_table(model, types)}",
-        f"{show.heading('Bytes per token')}  {per_token:,} B ({show_bytes(per_token)}), "
+        f"{heading('What each layer caches')}\n{show.slot_table(model, types)}",
+        f"{heading('Bytes per token')}  {per_token:,} B ({show_bytes(per_token)}), "
         f"keys {types.k.name}, values {types.v.name}",
-        f"{show.heading('Bytes per sequence')}\n"
+        f"{heading('Bytes per sequence')}\n"
         + table(["tokens", "bytes", "GiB", "GB", "allocated"], lines),
     ]
     if explain:
@@ -153,7 +153,7 @@ def _without(ctx: click.Context, model: Any) -> int:
 
 def _without_text(model: Any, answer: Any, flops: float | None, *, explain: bool) -> str:
     from kvproof.surfaces import show
-    from kvproof.surfaces.text import table
+    from kvproof.surfaces.text import heading, table
     from kvproof.units import show_seconds
 
     share = answer.attention_flops_last_step / max(1, answer.flops_per_step)
@@ -173,12 +173,11 @@ def _without_text(model: Any, answer: Any, flops: float | None, *, explain: bool
     ]
     parts = [
         show.model_lines(model),
-        f"{show.heading(f'{answer.prompt:,} tokens in, {answer.output:,} out')}\n"
-        + table(head, rows),
+        f"{heading(f'{answer.prompt:,} tokens in, {answer.output:,} out')}\n" + table(head, rows),
         f"  Without a cache the decode takes {answer.ratio:,.0f} times the arithmetic.\n"
         f"  Attention at the last step: {answer.attention_flops_last_step / 1e9:.2f} GFLOP, "
         f"{100 * share:.0f} % of the step.",
-        f"{show.heading('Tokens through the model at each step')}\n"
+        f"{heading('Tokens through the model at each step')}\n"
         + table(["step", "makes token", "with the cache", "without"], steps),
     ]
     if flops:

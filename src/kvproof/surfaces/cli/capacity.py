@@ -26,7 +26,7 @@ from kvproof.surfaces.cli.options import (
 @deployment_options
 @output_options
 @click.pass_context
-def capacity(ctx: click.Context, source: str | None, **values: Any) -> int:
+def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     """Blocks, tokens and concurrency that --kv-bytes per GPU hold under the engine's allocator."""
     from kvproof.api import capacity as ask
     from kvproof.api import load_model

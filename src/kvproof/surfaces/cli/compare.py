@@ -26,7 +26,7 @@ from kvproof.surfaces.cli.options import (
 )
 @output_options
 @click.pass_context
-def compare(ctx: click.Context, sources: tuple[str, ...], **values: Any) -> int:
+def compare(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> int:
     """MODEL... (and several GPUs as --gpu A,B) side by side at one context length."""
     from kvproof.api import load_model
     from kvproof.errors import UsageError
@@ -59,8 +59,8 @@ def _rows(model: Any, values: dict[str, Any]) -> list[dict[str, Any]]:
     if not gpus and not values["gpu_memory"]:
         types = types_of(model, values["kv_dtype"])
         per_token = sum(slot.entry_bytes(types) for slot in model.slots if slot.kind != "cross")
-        answer = cache(model, context, engine="formula", dtype=values["kv_dtype"])
-        return [{**row, "bytes_per_token": per_token, "bytes_per_sequence": answer.bytes}]
+        held = cache(model, context, engine="formula", dtype=values["kv_dtype"])
+        return [{**row, "bytes_per_token": per_token, "bytes_per_sequence": held.bytes}]
     out = []
     for gpu in gpus or [None]:
         answer = plan(model, make_deployment(values, gpu), [context])

@@ -12,21 +12,17 @@ from kvproof.units import parse_bytes, parse_rate, parse_token_list, parse_token
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Parsed(click.ParamType):
-    """A click type around one of the parsers of kvproof.units."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return self._parse(value) if isinstance(value, str) else value
+def _parsed(name: str, parse: Callable[[str], Any]) -> click.types.FuncParamType:
+    """A click type around one of the parsers of kvproof.units, shown as `name`."""
+    kind = click.types.FuncParamType(parse)
+    kind.name = name
+    return kind
 
 
-TOKENS = _Parsed("TOKENS", parse_tokens)
-TOKEN_LIST = _Parsed("TOKENS,...", parse_token_list)
-SIZE = _Parsed("SIZE", parse_bytes)
-RATE = _Parsed("RATE", parse_rate)
+TOKENS = _parsed("TOKENS", parse_tokens)
+TOKEN_LIST = _parsed("TOKENS,...", parse_token_list)
+SIZE = _parsed("SIZE", parse_bytes)
+RATE = _parsed("RATE", parse_rate)
 
 
 def output_options(command: F) -> F:

@@ -29,7 +29,7 @@ from kvproof.surfaces.cli.options import (
 )
 @output_options
 @click.pass_context
-def plan(ctx: click.Context, source: str | None, **values: Any) -> int:
+def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     """How many users of MODEL fit, how fast it decodes, and what limits.
 
     MODEL is a catalogue name, a hub id, a folder, a config.json or a .gguf file. The engine's own
@@ -90,13 +90,14 @@ def _sources(answer: Any) -> set[str]:
 def _text(model: Any, deployment: Any, answer: Any, *, explain: bool) -> str:
     from kvproof.planning.plan import types_of
     from kvproof.surfaces import show
+    from kvproof.surfaces.text import heading, paint
     from kvproof.units import show_bytes
 
     types = types_of(model, deployment)
     per_token = f"{answer.bytes_per_token:,} B ({show_bytes(answer.bytes_per_token)})"
     parts = [
         show.model_lines(model),
-        f"{show.heading('What each layer caches')}\n{show.slot_table(model, types)}\n"
+        f"{heading('What each layer caches')}\n{show.slot_table(model, types)}\n"
         f"  {per_token} per token while every layer grows; "
         f"keys {types.k.name}, values {types.v.name}",
         show.budget_text(answer),
@@ -104,7 +105,7 @@ def _text(model: Any, deployment: Any, answer: Any, *, explain: bool) -> str:
         "  " + show.crossover_text(answer),
     ]
     if answer.capacity.error:
-        parts.append(show.paint(f"Does not fit at max_model_len: {answer.capacity.error}", "red"))
+        parts.append(paint(f"Does not fit at max_model_len: {answer.capacity.error}", "red"))
     if explain:
         parts.append(show.terms_text("Memory, term by term", answer.budget.terms))
         for row in answer.rows:
