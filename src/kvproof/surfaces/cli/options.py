@@ -12,9 +12,9 @@ from kvproof.units import parse_bytes, parse_rate, parse_token_list, parse_token
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _parsed(name: str, parse: Callable[[str], Any]) -> click.types.FuncParamType:
+def _parsed(name: str, parse: Callable[[str], Any]) -> click.ParamType[Any]:
     """A click type around one of the parsers of kvproof.units, shown as `name`."""
-    kind = click.types.FuncParamType(parse)
+    kind: click.ParamType[Any] = click.types.FuncParamType(parse)
     kind.name = name
     return kind
 
