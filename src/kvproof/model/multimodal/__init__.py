@@ -1,0 +1,171 @@
+"""How many positions the images, audio and video frames of a request occupy."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kvproof.errors import ModelError, UsageError
+from kvproof.model.multimodal import audio, cropped, images, rows, tiled, video
+from kvproof.model.multimodal.counts import Count, Settings
+from kvproof.model.types import Model
+from kvproof.terms import Term
+
+SLOTS = "cross-attention slots (encoder_tokens)"
+_LARGEST_SIDE = 2**16
+_MOST = 2**20
+_SIZELESS = ("fixed", "vit_grid")
+
+ImageRule = Callable[[Settings, int, int, int], Count]
+AudioRule = Callable[[Settings, float], Count]
+VideoRule = Callable[[Settings, int, int, int], Count]
+
+_IMAGE: dict[str, ImageRule] = {
+    f.__name__: f
+    for f in (
+        images.fixed, images.vit_grid, images.merged_grid, images.budget_grid, images.side_grid,
+        images.shape_grid, images.range_grid, images.pooled_patches, images.long_side_grid,
+        images.open_grid, images.code_grid, images.fuyu, images.mllama, tiled.shape_tiles,
+        tiled.scale_tiles, tiled.covering_tiles, tiled.canvas_tiles, tiled.anyres,
+        tiled.anyres_limited, tiled.idefics2, tiled.idefics3, tiled.page_tiles, cropped.phi4,
+        cropped.lfm2, cropped.molmo2, cropped.perception, cropped.window_tiles, tiled.ocr_tiles,
+        cropped.slices, tiled.split_or_whole,
+    )
+}  # fmt: skip
+_AUDIO: dict[str, AudioRule] = {
+    f.__name__: f
+    for f in (
+        audio.fixed, audio.windows, audio.per_samples, audio.half_twice, audio.merged_four,
+        audio.windows_of_four, audio.eighths, audio.conv_stack, audio.halvings,
+        audio.half_padded, audio.query_windows, audio.compressed,
+    )
+}  # fmt: skip
+_VIDEO: dict[str, VideoRule] = {
+    f.__name__: f for f in (video.area_groups, video.volume_groups, video.side_groups)
+}
+
+
+def media_tokens(
+    model: Model,
+    *,
+    images: Sequence[tuple[int, int]] = (),
+    audio_seconds: float = 0,
+    video_frames: int = 0,
+    frame_size: tuple[int, int] | None = None,
+    preprocessor: Mapping[str, Any] | None = None,
+) -> tuple[Term, ...]:
+    """One term for each kind of medium, and one for the special tokens around it.
+
+    `images` are (width, height); `video_frames` are those the sampler keeps, of `frame_size`
+    (width, height). Terms named as cross-attention slots are encoder positions and no text.
+    `preprocessor` is the model's preprocessor_config.json where it differs from the published
+    one. Raises ModelError for a model or medium whose rule is not known, UsageError for sizes
+    that can't be.
+    """
+    _check(images, audio_seconds, video_frames, frame_size)
+    ask = _Ask(model, preprocessor)
+    out: list[Term] = []
+    for (width, height), copies in Counter(tuple(size) for size in images).items():
+        name = f"image {width}x{height}" if copies == 1 else f"{copies} images {width}x{height}"
+        count, source = ask.image(height, width, len(images))
+        out += _terms(name, copies, count, source)
+    if audio_seconds:
+        out += _terms(f"audio {audio_seconds:g} s", 1, *ask.audio(audio_seconds))
+    if video_frames:
+        width, height = frame_size or (0, 0)
+        shown = f"{video_frames} video frames" + (f" {width}x{height}" if frame_size else "")
+        out += _terms(shown, 1, *ask.video(video_frames, height, width))
+    return tuple(out)
+
+
+def total_tokens(terms: Iterable[Term]) -> int:
+    """Text-cache positions of the terms; cross-attention slots are not among them."""
+    return sum(int(term.value) for term in terms if SLOTS not in term.name)
+
+
+def encoder_tokens(terms: Iterable[Term]) -> int:
+    """Cross-attention slots of the terms: the encoder_tokens of `kvproof.cache`."""
+    return sum(int(term.value) for term in terms if SLOTS in term.name)
+
+
+class _Ask:
+    """The rules of one model."""
+
+    def __init__(self, model: Model, preprocessor: Mapping[str, Any] | None) -> None:
+        self._config, self._name = model.config, model.name
+        self._preprocessor = preprocessor
+        self._type = str(model.config.get("model_type") or model.model_type)
+        if not model.config:
+            raise ModelError(
+                f"{self._name}: its source has no config of the whole model",
+                hint="media are counted from a config.json, not from GGUF metadata",
+            )
+
+    def image(self, height: int, width: int, count: int) -> tuple[Count, str]:
+        found, settings = self._row("image")
+        return _IMAGE[found["rule"]](settings, height, width, count), found["source"]
+
+    def audio(self, seconds: float) -> tuple[Count, str]:
+        found, settings = self._row("audio")
+        return _AUDIO[found["rule"]](settings, seconds), found["source"]
+
+    def video(self, frames: int, height: int, width: int) -> tuple[Count, str]:
+        found, settings = self._row("video")
+        rule, source = found["rule"], found["source"]
+        if rule == "pooled_frame":
+            return video.per_frame(settings, frames, video.pooled_frame(settings)), source
+        if not height and rule not in _SIZELESS:
+            raise UsageError("the size of the video's frames is missing", hint="give frame_size")
+        if rule in _IMAGE:
+            one = _IMAGE[rule](settings, height, width, 1)
+            return video.per_frame(settings, frames, one), source
+        return _VIDEO[rule](settings, frames, height, width), source
+
+    def _row(self, medium: rows.Medium) -> tuple[dict[str, Any], Settings]:
+        found = rows.row(self._config, self._type, self._name, medium)
+        values = rows.settings(found, self._config, self._preprocessor)
+        return found, Settings(model=self._name, values=values)
+
+
+def _terms(name: str, copies: int, count: Count, source: str) -> list[Term]:
+    times = f"{copies} x ({{}})" if copies > 1 else "{}"
+    out = [
+        Term(
+            name=f"{name}: {SLOTS}" if count.slots else name,
+            value=copies * count.tokens,
+            unit="token",
+            formula=times.format(count.formula),
+            source=source,
+        )
+    ]
+    if count.marks:
+        out.append(
+            Term(
+                name=f"{name}: marks",
+                value=copies * count.marks,
+                unit="token",
+                formula=times.format(count.marks_formula),
+                source=source,
+            )
+        )
+    return out
+
+
+def _check(
+    images: Sequence[tuple[int, int]],
+    seconds: float,
+    frames: int,
+    frame_size: tuple[int, int] | None,
+) -> None:
+    for size in [*images, *([frame_size] if frame_size else [])]:
+        good = len(size) == 2 and all(
+            isinstance(n, int) and not isinstance(n, bool) and 0 < n <= _LARGEST_SIDE for n in size
+        )
+        if not good:
+            raise UsageError(f"{size!r:.40} is no image size", hint="give (width, height)")
+    if not math.isfinite(seconds) or not 0 <= seconds <= _MOST:
+        raise UsageError(f"{seconds!r:.40} is no duration", hint="give seconds of audio")
+    if not 0 <= frames <= _MOST:
+        raise UsageError(f"{frames!r:.40} is no number of frames")
