@@ -69,8 +69,8 @@ def gpus(words: tuple[str, ...], as_json: bool) -> int:
             show_bytes(gpu.memory_bytes),
             gpu.memory_basis,
             f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
-            f"{(gpu.flops('bf16') or 0) / 1e12:,.0f} TFLOP/s",
-            f"{(gpu.flops('fp8') or 0) / 1e12:,.0f} TFLOP/s",
+            _rate(gpu, "bf16"),
+            _rate(gpu, "fp8"),
         ]
         for gpu in accelerators()
     ]
@@ -79,6 +79,12 @@ def gpus(words: tuple[str, ...], as_json: bool) -> int:
         raise UsageError(f"nothing matches {' '.join(words)[:80]!r}", hint="kvproof gpus lists all")
     _emit("gpus", head, rows, as_json)
     return 0
+
+
+def _rate(gpu: Any, dtype: str) -> str:
+    """Dense operations a second, and the type that is really multiplied where it is another."""
+    used, rate = gpu.compute_rate(dtype)
+    return f"{rate / 1e12:,.0f} TFLOP/s" + (f" (as {used})" if used != dtype else "")
 
 
 def _emit(command: str, head: list[str], rows: list[list[str]], as_json: bool) -> None:
