@@ -14,7 +14,6 @@ import gc
 import inspect
 import json
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from tiny_models import tiny_config
+from tiny_models import VARIANTS, tiny_config
 
 FAMILIES = {
     "causal": auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -206,9 +205,11 @@ def held(out: Any) -> Any:
     return None
 
 
-def measure(family: str, kind: str, class_name: str) -> dict[str, Any]:
+def measure(
+    family: str, kind: str, class_name: str, variant: str | None = None
+) -> dict[str, Any]:
     model_class = getattr(transformers, class_name)
-    config = tiny_config(kind, model_class)
+    config = tiny_config(kind, model_class, variant)
     for sub in (config, *[getattr(config, key, None) for key in config.sub_configs]):
         if isinstance(sub, PreTrainedConfig):
             sub._attn_implementation = "eager"
@@ -223,6 +224,7 @@ def measure(family: str, kind: str, class_name: str) -> dict[str, Any]:
     record: dict[str, Any] = {
         "model_type": kind,
         "family": family,
+        "variant": variant,
         "dtype": "f32" if wide else "bf16",
         "config": saved,
         "n_params": sum(p.numel() for p in model.parameters()),
@@ -234,13 +236,27 @@ def measure(family: str, kind: str, class_name: str) -> dict[str, Any]:
 
     with torch.no_grad():
         for tokens in (8, 33, 70):
-            record["lengths"][str(tokens)] = cache_bytes(run(model, config, family, start(), tokens))
-        record["decode_34"] = attempt(lambda: run(model, config, family, start(), 33, 1))
+            kept = run(model, config, family, start(), tokens)
+            record["lengths"][str(tokens)] = outside(model, cache_bytes(kept))
+        record["decode_34"] = outside(
+            model, attempt(lambda: run(model, config, family, start(), 33, 1))
+        )
         encoder = record["lengths"]["33"].get("encoder", 0)
-        record["static"] = attempt(
-            lambda: run(model, config, family, static(config, family, encoder), 33)
+        record["static"] = outside(
+            model, attempt(lambda: run(model, config, family, static(config, family, encoder), 33))
         )
     return record
+
+
+def outside(model: Any, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Add the states that RecurrentGemma keeps in its modules."""
+    found = [
+        state for module in model.modules()
+        for state in (vars(module).get("conv1d_state"), vars(module).get("recurrent_states"))
+        if isinstance(state, torch.Tensor)
+    ]  # fmt: skip
+    size = sum(t.numel() * t.element_size() for t in found)
+    return {**sizes, "extra": size} if size else sizes
 
 
 def attempt(make: Any) -> dict[str, Any]:
@@ -257,15 +273,16 @@ def static(config: PreTrainedConfig, family: str, encoder: int) -> Any:
     return cache
 
 
-def jobs(wanted: set[str]) -> list[tuple[str, str, str]]:
-    out = []
+def jobs(wanted: set[str]) -> list[tuple[str, str, str, str | None]]:
+    out: dict[tuple[str, str], tuple[str, str, str, str | None]] = {}
     for family, table in FAMILIES.items():
         for kind, names in table.items():
             name = names if isinstance(names, str) else names[0]
             if kind in CONFIG_MAPPING and (not wanted or kind in wanted):
-                if not any(job[1:] == (kind, name) for job in out):
-                    out.append((family, kind, name))
-    return out
+                out.setdefault((kind, name), (family, kind, name, None))
+    plain = list(out.values())
+    more = [(*job[:3], name) for job in plain for kind, name in VARIANTS if kind == job[1]]
+    return [*plain, *more]
 
 
 def main() -> None:
@@ -275,18 +292,15 @@ def main() -> None:
     target, wanted = Path(sys.argv[1]), set(sys.argv[2:])
     records: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
-    for family, kind, name in jobs(wanted):
-        start = time.time()
+    for family, kind, name, variant in jobs(wanted):
         try:
-            records.append(measure(family, kind, name))
-        except Exception as error:
+            records.append(measure(family, kind, name, variant))
+        except Exception as error:  # noqa: BLE001 - what a model can't do is a finding here
             reason = f"{type(error).__name__}: {str(error)[:200]}"
             failed.append({"model_type": kind, "class": name, "reason": reason})
-            print(f"FAILED {kind} {name}: {reason}", flush=True)
+            print(f"FAILED {kind} {variant or ''} {name}: {reason}", flush=True)
         gc.collect()
         save(target, records, failed)
-        if time.time() - start > 10:
-            print(f"slow {kind} {time.time() - start:.0f}s", flush=True)
     print(f"{len(records)} measured, {len(failed)} failed")
 
 

@@ -135,6 +135,40 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
+_SPARSE = ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "full_attention"]
+# Further shapes of a type: (type, name) -> what differs from the tiny config.
+VARIANTS: dict[tuple[str, str], dict[str, Any]] = {
+    ("bailing_hybrid", "groups"): {"layer_group_size": 4},
+    ("cohere2_moe", "dense_first"): {"first_k_dense_replace": 1, "sliding_window_pattern": 2},
+    ("dory", "last_loop"): {"recurrent_kv_cache_mode": "last_loop"},
+    ("dots1", "window"): {"max_window_layers": 2},
+    ("exaone4", "pattern"): {"sliding_window_pattern": 2},
+    ("falcon_h1", "own_width"): {"mamba_d_ssm": 192, "mamba_n_heads": 12},
+    ("gemma3n_text", "few"): {"num_hidden_layers": 10, "num_kv_shared_layers": 0},
+    ("glm_moe_dsa", "shared_indexers"): {"index_topk_freq": 2},
+    ("gpt_bigcode", "every_head"): {"multi_query": False},
+    ("hrm_text", "cycles"): {"H_cycles": 1, "L_cycles": 2},
+    ("lfm2", "indices"): {"full_attn_idxs": [1, 3]},
+    ("llama4_text", "no_chunks"): {"attention_chunk_size": None},
+    ("longcat_flash", "three"): {"num_layers": 3},
+    ("mimo_v2_flash", "window_size"): {"sliding_window_size": 8},
+    ("minimax_m3_vl_text", "sparse"): {"layer_types": _SPARSE},
+    ("mixtral", "no_window"): {"sliding_window": None},
+    ("modernbert-decoder", "pattern"): {"global_attn_every_n_layers": 2},
+    ("nemotron_h", "pattern"): {"hybrid_override_pattern": "M-M*-ME", "num_hidden_layers": 7},
+    ("olmo_hybrid", "widths"): {"linear_num_value_heads": 8, "linear_num_key_heads": 2},
+    ("qwen2_moe", "window"): {"use_sliding_window": True, "max_window_layers": 3},
+    ("qwen3_moe", "window"): {"use_sliding_window": True, "max_window_layers": 2},
+    ("qwen4_exp_text", "ple"): {"ple_layer_ids": [1], "ple_embed_dim": 64, "eos_token_id": 1,
+                                 "ngram_vocab_size_base": 256},
+    ("smollm3", "window"): {"use_sliding_window": True, "no_rope_layer_interval": 2},
+    ("zaya", "window"): {
+        "layer_types": ["hybrid", "hybrid_sliding"] * 2, "sliding_window": 16,
+        "num_experts_per_tok": 1,
+    },
+}  # fmt: skip
+
+
 def shrink(
     cls: type[PreTrainedConfig], sizes: dict[str, Any], given: dict[str, Any], parts: dict[str, Any]
 ) -> dict[str, Any]:
@@ -168,8 +202,9 @@ def shrink(
     return out
 
 
-def tiny_config(kind: str, model_class: type[Any]) -> PreTrainedConfig:
+def tiny_config(kind: str, model_class: type[Any], variant: str | None = None) -> PreTrainedConfig:
     """A small config of model type `kind` that `model_class` can be built from."""
+    own = VARIANTS[kind, variant] if variant else {}
     cls = CONFIG_MAPPING[kind]
     wanted = getattr(model_class, "config_class", cls)
     if not issubclass(cls, wanted):
@@ -177,7 +212,7 @@ def tiny_config(kind: str, model_class: type[Any]) -> PreTrainedConfig:
     last: Exception = ValueError("no size fits")
     for parts in (NARROW, SHALLOW):
         try:
-            config = cls(**shrink(cls, SIZES, {}, parts))
+            config = cls(**{**shrink(cls, SIZES, {}, parts), **own})
             if model_class.__name__.endswith("ForCausalLM") and config.is_encoder_decoder:
                 config.is_encoder_decoder = False
                 if hasattr(config, "decoder_layers"):

@@ -255,7 +255,8 @@ class CompressedSlot(Slot, frozen=True, kw_only=True):
     def bytes(self, tokens: Tokens, types: Types) -> Tokens:
         raw = at_most(tokens, self.window) * types.k.bytes(self.dim)
         entry = types.k.bytes(self.dim) + types.model.bytes(self.index_dim)
-        return raw + tokens // self.ratio * entry
+        held: Tokens = raw + tokens // self.ratio * entry
+        return held
 
 
 def sequence_bytes(slots: Iterable[Slot], tokens: Tokens, types: Types) -> Tokens:

@@ -70,7 +70,8 @@ def translate(config: Config) -> Translated:
 
 def _internvl(config: Config) -> Config:
     text = translate(dict(config["llm_config"])).config
-    rest = {key: config[key] for key in ("architectures", "torch_dtype", "dtype") if key in config}
+    kept = ("architectures", "torch_dtype", "dtype")
+    rest: Config = {key: config[key] for key in kept if key in config}
     return {**rest, "text_config": text, "model_type": "internvl"}
 
 

@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from kvproof.kinds import F32, ConvSlot, FullSlot, IndexerSlot, RecurrentSlot, SharedSlot, Slot
+from kvproof.kinds import (
+    F32,
+    INT64,
+    ConvSlot,
+    FullSlot,
+    IndexerSlot,
+    RecurrentSlot,
+    SharedSlot,
+    Slot,
+)
 from kvproof.model.slots.attention import kv_slots
 from kvproof.model.slots.context import Context
 from kvproof.model.slots.latent import latent_slot
@@ -164,9 +173,11 @@ def latent_hybrid(ctx: Context) -> list[Slot]:
 def qwen4_exp(ctx: Context) -> list[Slot]:
     """Gated delta beside indexed attention, whose indexer also keeps three int64 positions."""
     out: list[Slot] = []
+    embedded = ctx.get("ple_layer_ids", [])  # counted from one
     for layer, kind in enumerate(ctx.kinds):
         if kind == "linear_attention":
             out += gated_delta(ctx, layer)
+            out += _ngram_states(ctx, layer) if layer + 1 in embedded else []
         elif kind == "indexed_attention":
             out += kv_slots(ctx, layer, "full_attention")
             width = ctx.need("indexer_kv_heads") * ctx.need("indexer_head_dim")
@@ -174,6 +185,17 @@ def qwen4_exp(ctx: Context) -> list[Slot]:
         else:
             raise ctx.unknown_kind(kind)
     return out
+
+
+def _ngram_states(ctx: Context, layer: int) -> list[Slot]:
+    """Per-layer n-gram embedding: a dilated convolution and the last token ids (int64)."""
+    span, taps = ctx.need("ngram_size"), ctx.need("ple_conv_kernel_size")
+    width = ctx.need("hc_count") * ctx.need("hidden_size")
+    kernel = (taps - 1) * span
+    return [
+        ConvSlot(layer=layer, channels=width, kernel=kernel, mixer="short_conv"),
+        ConvSlot(layer=layer, channels=1, kernel=span - 1, mixer="token_ids", element=INT64),
+    ]
 
 
 def inkling(ctx: Context) -> list[Slot]:
