@@ -91,7 +91,7 @@ def recipe(model_type: str, kinds: dict[str, list[str]], failures: dict[str, str
                 made[name] = {"groups": [], "rule": rule}
                 continue
             try:
-                signal.alarm(20)
+                signal.alarm(120)
                 interp, walk, late = trace(model_type, name)
                 made[name] = recipes.write_class(nodes, walk, late, interp.bounds, model_type)
             except Exception as error:
@@ -109,7 +109,7 @@ def recipe(model_type: str, kinds: dict[str, list[str]], failures: dict[str, str
 
 
 def _too_long(*_: Any) -> None:
-    raise TimeoutError("tracing took over 20 s")
+    raise TimeoutError("tracing took over 120 s")
 
 
 def main() -> None:

@@ -431,6 +431,10 @@ def _call_python(interp: Any, function: Any, module: str, args: list[Any], kwarg
     if isinstance(function, types.FunctionType) and module.startswith("transformers") and (args or kwargs):
         if name == "weight_norm":
             return torch_table.weight_norm(interp, args, kwargs)
+        if name == "_find_nth_prime_after":
+            return mk("nth_prime", *args)
+        if name == "_build_layer_multipliers":
+            return Opaque(name)
         if name == "plan_out_scales":
             return mk("hmlp_scales", *args)
         if name == "signature":
@@ -470,6 +474,10 @@ def _call_bound(interp: Any, bound: Bound, args: list[Any], kwargs: dict[str, An
         if isinstance(receiver, Obj):
             return _module_call(interp, receiver, function, args, kwargs)
         if isinstance(receiver, Cfg):
+            if function == "update":
+                for name, value in (args[0] if isinstance(args[0], dict) else {}).items():
+                    interp.set_attr(receiver, name, value)
+                return None
             if function == "to_dict":
                 return Store({n: configs.get(interp, receiver, n) for n in vars(receiver.inst) if not n.startswith("_")})
             return configs.text_config(receiver, kwargs) if function == "get_text_config" else Opaque(function)
@@ -634,6 +642,10 @@ def _rotary(cls: type) -> bool:
 def construct(interp: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Obj:
     """Create an instance and run its constructor."""
     obj = Obj(cls, interp.loops)
+    if cls.__name__ == "TimmWrapperModel":
+        size = mk("timm", configs.get(interp, args[0], "architecture"))
+        obj.attrs.update(config=args[0], timm_model=Param((size,), None, interp.loops))
+        return obj
     if _rotary(cls) or cls.__name__ in torch_table.NO_PARAMETERS:
         obj.attrs["__opaque__"] = True
         return obj
@@ -935,6 +947,19 @@ def _map(interp: Any, function: Any, value: Any) -> Any:
     return SymRange(seq.count, lambda i: call(interp, function, [seq.item(i)], {}))
 
 
+def _prod_segs(segs: tuple[Any, ...]) -> Any:
+    total: Any = 1
+    for seg in segs:
+        if isinstance(seg, Elem):
+            total = mk("*", total, seg.value)
+        elif isinstance(seg, Guarded):
+            total = mk("*", total, mk("if", seg.cond, _prod_segs(seg.segs), 1))
+        else:
+            inner = _prod_segs(seg.segs)
+            total = total if inner == 1 else mk("*", total, mk("prod", E("list", seg.var, seg.count, inner, True)))
+    return total
+
+
 def _prod(interp: Any, value: Any, **kwargs: Any) -> Any:
     plain = unwrap(value)
     if isinstance(plain, (list, tuple)):
@@ -942,6 +967,8 @@ def _prod(interp: Any, value: Any, **kwargs: Any) -> Any:
         for item in plain:
             total = interp.binop("*", total, item)
         return total
+    if isinstance(value, SymList):
+        return _prod_segs(value.items)
     return mk("prod", list_expr(interp, value)) if not isinstance(value, Opaque) else value
 
 

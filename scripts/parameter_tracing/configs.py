@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from .expressions import E, mk
-from .values import Bound, Opaque, Raised, Store, SymRange
+from .values import Bound, Opaque, Raised, Store, SymRange, Unsupported
 
 CONSTANT = {"model_type", "attribute_map", "sub_configs", "base_config_key", "base_model_tp_plan", "base_model_pp_plan"}
 NATIVE_ANSWER = {"use_return_dict": True, "return_dict": True, "output_attentions": False, "chunk_size_feed_forward": 0,
@@ -74,11 +74,18 @@ def get(interp: Any, cfg: Cfg, name: str) -> Any:
         return ("per_layer", cfg)
     static = inspect.getattr_static(cfg.cls, name, None)
     if isinstance(static, property):
-        return interp.run(static.fget, [cfg], {}) if name not in ("rope_scaling", "dtype") else Opaque(name)
+        if name in ("rope_scaling", "dtype"):
+            return Opaque(name)
+        try:
+            return interp.run(static.fget, [cfg], {})
+        except Unsupported:
+            return Opaque(name)
     if isinstance(static, functools.cached_property):
         return interp.run(static.func, [cfg], {})
     if name in ("_attn_implementation", "_attn_implementation_internal", "attn_implementation"):
         return "eager"
+    if name == "_remove_final_layer_norm":
+        return key((*cfg.path, name))
     if name.startswith("_") or name in ("dtype", "torch_dtype"):
         return getattr(cfg.inst, name, None) if name.startswith("_") else Opaque("dtype")
     if name == "model_type" and not cfg.fixed:

@@ -492,7 +492,7 @@ class Interpreter:
         try:
             return max(int(self.evaluate(count)) + 2, 10)
         except Exception:  # the default config has no such value
-            return 10
+            return 32
 
     def is_list(self, value: Any) -> bool:
         """Whether a value is a list of scalars."""

@@ -7,6 +7,7 @@ number of another node, a constant is a node of its own (`["k", value]`), a conf
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -165,6 +166,37 @@ def _assign(wanted: list[float], have: list[float]) -> list[int]:
     return min(best, key=lambda b: b[0])[1]
 
 
+@functools.lru_cache(maxsize=4096)
+def _next_prime(after: int) -> int:
+    value = after + 1
+    while value < 2 or any(value % by == 0 for by in range(2, math.isqrt(value) + 1)):
+        value += 1
+    return value
+
+
+def _nth_prime(start: Any, count: Any) -> int:
+    """The count-th prime after start (qwen4_exp sizes its n-gram tables by them)."""
+    prime = int(_number(start))
+    if prime > 10**9 or not 0 <= count <= 4096:
+        raise ModelError("the n-gram tables of the config are out of any real model's range")
+    for _ in range(int(count)):
+        prime = _next_prime(prime)
+    return prime
+
+
+TIMM_ENCODERS = {"mobilenetv5_300m_enc": 294_284_096}
+"""Parameters of vision encoders that transformers takes from timm."""
+
+
+def _timm(name: Any) -> int:
+    if name not in TIMM_ENCODERS:
+        raise ModelError(
+            f"the vision encoder {str(name)[:60]!r} is timm's; its size is not known to kvproof",
+            hint=f"known are {', '.join(TIMM_ENCODERS)}",
+        )
+    return TIMM_ENCODERS[name]
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "+": _arithmetic(operator.add),
     "-": _arithmetic(operator.sub),
@@ -217,6 +249,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "dictkeys": lambda a: list(a) if isinstance(a, Mapping) else [],
     "split": lambda text, sep: text.split(sep) if isinstance(text, str) else [],
     "reversed": lambda a: _listed(a)[::-1],
+    "nth_prime": _nth_prime,
+    "timm": _timm,
     "hmlp_scales": _hmlp_scales,
 }
 
