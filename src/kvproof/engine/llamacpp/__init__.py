@@ -6,6 +6,7 @@ recurrent buffers are exact (facts measured on b11549); compute buffers are esti
 
 from __future__ import annotations
 
+from kvproof.cache import Types, element_type
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
 from kvproof.engine.llamacpp.flags import flags_of
 from kvproof.model.types import Model
@@ -35,3 +36,14 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     from kvproof.engine.llamacpp.pool import capacity_of
 
     return capacity_of(model, deployment, kv_bytes)
+
+
+def types_for(model: Model, deployment: Deployment) -> Types:
+    """Element types of the deployment's cache; states are always f32."""
+    flags = flags_of(deployment)
+    return Types(flags.cache_type_k, flags.cache_type_v, element_type("f32"))
+
+
+def ranks_for(deployment: Deployment) -> int:
+    """GPUs that one server spreads its model over: all of them."""
+    return deployment.gpu_count or 1

@@ -2,20 +2,207 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from kvproof.engine.base import Budget, Deployment
-from kvproof.engine.llamacpp.compute import compute_term, output_term
-from kvproof.engine.llamacpp.context import context_of
-from kvproof.engine.llamacpp.flags import flags_of
+from kvproof.engine.llamacpp.compute import compute_term, mask_bytes, output_term
+from kvproof.engine.llamacpp.context import Context, context_of
+from kvproof.engine.llamacpp.devices import (
+    HOST,
+    Placement,
+    cache_pieces,
+    placement,
+    weight_bytes_by_device,
+)
+from kvproof.engine.llamacpp.flags import Flags, flags_of
 from kvproof.engine.llamacpp.layout import pieces
 from kvproof.engine.llamacpp.terms import buffer_terms
 from kvproof.model.types import Model
+from kvproof.terms import Term, total
+from kvproof.units import MIB
+
+_F32 = 4
+_STEP = 256
+_FIT_MARGIN = 1024 * MIB
+_CONTEXT = (400 * MIB, 200 * MIB, 600 * MIB)
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """The context and placement that start: as asked, or lowered by --fit."""
+
+    flags: Flags
+    context: Context
+    place: Placement
+    gpu_memory: int | None
+    lowered: bool
 
 
 def budget_of(model: Model, deployment: Deployment) -> Budget:
-    """What the flags allocate. `kv_bytes` is the cache of all devices, exact."""
+    """What the flags allocate. `kv_bytes` is the cache of all devices, exact.
+
+    With a GPU, the terms of each device add up to its memory; what is left free is the last.
+    """
+    settled = settle(model, deployment)
+    parts = pieces(model, settled.context)
+    kv_bytes = sum(piece.bytes for piece in parts)
+    if settled.gpu_memory is None:
+        terms: tuple[Term, ...] = _one_place(model, settled)
+    else:
+        terms = tuple(
+            term
+            for device in settled.place.devices
+            for term in device_terms(model, settled, device)
+        )
+    return Budget(kv_bytes=kv_bytes, interval=(kv_bytes, kv_bytes), terms=terms)
+
+
+def settle(model: Model, deployment: Deployment) -> Settled:
+    """The context that starts; --fit lowers an unnamed context, then the layers on the GPUs."""
     flags = flags_of(deployment)
-    context = context_of(model, flags)
-    parts = pieces(model, context)
-    total = sum(piece.bytes for piece in parts)
-    terms = (*buffer_terms(parts), compute_term(model, context), output_term(model, context))
-    return Budget(kv_bytes=total, interval=(total, total), terms=terms)
+    memory = flags.gpu_memory
+    if memory is None and deployment.accelerator is not None:
+        memory = deployment.accelerator.memory_bytes
+    gpus = (deployment.gpu_count or 1) if memory is not None else 0
+    asked = _settled(model, flags, gpus, memory, lowered=False)
+    if memory is None or not flags.fit or fits(model, asked):
+        return asked
+    return _fit(model, asked)
+
+
+def _settled(
+    model: Model, flags: Flags, gpus: int, memory: int | None, *, lowered: bool
+) -> Settled:
+    return Settled(
+        flags=flags,
+        context=context_of(model, flags),
+        place=placement(model, flags, gpus),
+        gpu_memory=memory,
+        lowered=lowered,
+    )
+
+
+def fits(model: Model, settled: Settled) -> bool:
+    """Whether every GPU keeps the margin that --fit leaves free."""
+    return all(left_free(model, settled, gpu) >= _FIT_MARGIN for gpu in range(settled.place.gpus))
+
+
+def left_free(model: Model, settled: Settled, device: int) -> int:
+    """Bytes of a GPU that nothing takes; negative when it is too small."""
+    used = total(_used(model, settled, device))
+    return int((settled.gpu_memory or 0) - used)
+
+
+def _fit(model: Model, asked: Settled) -> Settled:
+    """Lower the context to what fits, then the layers on the GPUs, as llama.cpp's fit does."""
+    flags, best = asked.flags, asked
+    if not flags.ctx_size:
+        low, high = max(flags.fit_ctx, _STEP), asked.context.cells
+        best = _with(model, asked, ctx_size=low)
+        while low < high:
+            middle = min(max(-(-(low + high) // 2 // _STEP) * _STEP, low + 1), high)
+            trial = _with(model, asked, ctx_size=middle)
+            if fits(model, trial):
+                best, low = trial, middle
+            else:
+                high = middle - 1
+    if fits(model, best) or flags.n_gpu_layers is not None:
+        return best
+    for layers in range(model.layers, -1, -1):
+        trial = _with(model, best, n_gpu_layers=layers)
+        if fits(model, trial):
+            return trial
+    return best
+
+
+def _with(model: Model, settled: Settled, **changes: int) -> Settled:
+    flags = msgspec.structs.replace(settled.flags, **changes)
+    return _settled(model, flags, settled.place.gpus, settled.gpu_memory, lowered=True)
+
+
+def device_terms(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
+    """The terms of one device; a GPU's end with what is left free."""
+    used = _used(model, settled, device)
+    if device == HOST:
+        return used
+    left = left_free(model, settled, device)
+    return (*used, _left_term(settled, device, left))
+
+
+def _used(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
+    place, context = settled.place, settled.context
+    name = _name(place, device)
+    parts = cache_pieces(pieces(model, context), place)[device]
+    weights = _weights_term(weight_bytes_by_device(model, place)[device], name)
+    cache = buffer_terms(parts, place=name)
+    if device == HOST:
+        work: tuple[Term, ...] = (_host_compute(model, context, name), output_term(model, context))
+    else:
+        work = (_gpu_compute(model, context, place, device), _context_term(name))
+    return (*weights, *cache, *work)
+
+
+def _one_place(model: Model, settled: Settled) -> tuple[Term, ...]:
+    """Everything in one memory: the terms when no GPU is named."""
+    weights = sum(weight_bytes_by_device(model, settled.place).values())
+    return (
+        *_weights_term(weights, ""),
+        *buffer_terms(pieces(model, settled.context)),
+        compute_term(model, settled.context),
+        output_term(model, settled.context),
+    )
+
+
+def _name(place: Placement, device: int) -> str:
+    if device == HOST:
+        return ", host"
+    return f", GPU {device}" if place.gpus > 1 else ""
+
+
+def _weights_term(size: int, place: str) -> tuple[Term, ...]:
+    if not size:
+        return ()
+    formula = f"tensors on this device: {size:,} B"
+    source = "tensor table of the file, or shapes and types of the config"
+    return (Term(name=f"weights{place}", value=size, unit="B", formula=formula, source=source),)
+
+
+def _gpu_compute(model: Model, context: Context, place: Placement, device: int) -> Term:
+    """The estimate for one GPU; only the one with the output computes logits."""
+    if device != place.output:
+        context = msgspec.structs.replace(context, outputs=0)
+    term = compute_term(model, context)
+    return msgspec.structs.replace(term, name=f"compute buffer{_name(place, device)}")
+
+
+def _host_compute(model: Model, context: Context, place: str) -> Term:
+    """Inputs of a batch: its masks and embeddings."""
+    mask, rows = mask_bytes(model, context), 2 * model.hidden_size * context.ubatch * _F32
+    value = mask + rows
+    return Term(
+        name=f"compute buffer{place}",
+        value=value,
+        unit="B",
+        formula=f"masks {mask:,} B + {context.ubatch} tokens x 2 x {model.hidden_size} x {_F32} B",
+        source="estimate: inputs of a batch in pinned host memory",
+        low=mask // 2,
+        high=2 * value,
+    )
+
+
+def _context_term(place: str) -> Term:
+    value, low, high = _CONTEXT
+    return Term(
+        name=f"GPU context{place}", value=value, unit="B", formula="driver and kernels",
+        source="estimate: 200 to 600 MiB a process", low=low, high=high,
+    )  # fmt: skip
+
+
+def _left_term(settled: Settled, device: int, left: int) -> Term:
+    memory = settled.gpu_memory or 0
+    return Term(
+        name=f"left free{_name(settled.place, device)}",
+        value=left,
+        unit="B",
+        formula=f"{memory:,} B - the terms above = {left:,} B",
+        source="driver's total memory",
+    )

@@ -8,8 +8,9 @@ import msgspec
 
 from kvproof.engine.base import Capacity, Deployment, Group
 from kvproof.engine.llamacpp.context import Context, context_of
-from kvproof.engine.llamacpp.flags import Flags, flags_of
+from kvproof.engine.llamacpp.flags import Flags
 from kvproof.engine.llamacpp.layout import Piece, pieces
+from kvproof.engine.llamacpp.memory import Settled, left_free, settle
 from kvproof.engine.llamacpp.terms import buffer_terms
 from kvproof.errors import UsageError
 from kvproof.kinds import ConvSlot, RecurrentSlot, SharedSlot
@@ -20,20 +21,39 @@ _STEP = 256
 
 
 def capacity_of(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
-    """The context that `kv_bytes` hold.
+    """The context under the flags, when `kv_bytes` hold it and every GPU has room.
 
     When the context length is not given, --fit (on by default) lowers it to what fits, but not
-    below fit_ctx; otherwise a context that is too large does not fit, and `error` says by how much.
+    below fit_ctx; a context that is too large does not fit, and `error` says by how much.
     """
-    flags = flags_of(deployment)
-    context = context_of(model, flags)
+    settled = settle(model, deployment)
+    flags, context = settled.flags, settled.context
     parts = pieces(model, context)
     needed = sum(piece.bytes for piece in parts)
     if needed > kv_bytes and not flags.ctx_size and flags.fit:
         context = _fitted(model, flags, context, kv_bytes)
         parts = pieces(model, context)
         needed = sum(piece.bytes for piece in parts)
-    return _capacity(model, context, parts, kv_bytes, needed)
+    error = _shortage(model, settled)
+    if needed > kv_bytes:
+        error = (
+            f"the flags allocate {show_bytes(needed)} for {context.cells:,} cells, "
+            f"more than the {show_bytes(kv_bytes)} there are"
+        )
+    return _capacity(model, context, parts, error)
+
+
+def _shortage(model: Model, settled: Settled) -> str | None:
+    """What a GPU lacks, None when all have room."""
+    for gpu in range(settled.place.gpus):
+        left = left_free(model, settled, gpu)
+        if left < 0:
+            memory = show_bytes(settled.gpu_memory or 0)
+            return (
+                f"GPU {gpu} lacks {show_bytes(-left)} (it has {memory}): lower ctx_size or "
+                "n_gpu_layers, or quantize the cache"
+            )
+    return None
 
 
 def _fitted(model: Model, flags: Flags, context: Context, kv_bytes: int) -> Context:
@@ -56,16 +76,10 @@ def _with_cells(model: Model, flags: Flags, cells: int) -> Context:
 
 
 def _capacity(
-    model: Model, context: Context, parts: tuple[Piece, ...], kv_bytes: int, needed: int
+    model: Model, context: Context, parts: tuple[Piece, ...], error: str | None
 ) -> Capacity:
     longest = context.sequence_cells
     usable = context.sequence_cells * context.streams
-    error = None
-    if needed > kv_bytes:
-        error = (
-            f"the flags allocate {show_bytes(needed)} for {context.cells:,} cells, "
-            f"more than the {show_bytes(kv_bytes)} there are"
-        )
     groups = _groups(model, context, parts)
     return Capacity(
         num_blocks=usable,
