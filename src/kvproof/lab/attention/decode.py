@@ -226,7 +226,7 @@ def item_kernel(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
         out,
         tops,
         sums,
-    ):  # noqa
+    ):
         size, queries = shape.block_size, shape.queries
         blocks = max(1, CHUNK // size)
         width = blocks * size

@@ -57,6 +57,14 @@ class Group:
             table.dropped += self.block_size
             table.entries -= self.block_size
 
+    def shorten(self, table: Table, count: int) -> None:
+        """Forget the last `count` entries and release the blocks that held only them."""
+        if self.is_state or count > table.entries:
+            raise UsageError("these entries can't be taken back", hint="a state or window moved on")
+        table.entries -= count
+        while len(table.blocks) > -(-table.entries // self.block_size):
+            self.books.release(table.blocks.pop())
+
     def fork(self, table: Table) -> Table:
         """A table that shares all blocks; states are copied at once, for they change in place."""
         if self.is_state:
@@ -107,8 +115,9 @@ class Group:
         return blocks[index // self.block_size], index % self.block_size
 
     def _tail_is_shared(self, table: Table) -> bool:
+        """Whether the next entry would land in a block that others hold or can find."""
         partial = table.entries % self.block_size != 0
-        return partial and self.books.references(table.blocks[-1]) > 1
+        return partial and not self.books.is_private(table.blocks[-1])
 
     def _copy_block(self, source: BlockId, target: BlockId) -> None:
         for tensor in self.tensors():

@@ -132,6 +132,17 @@ class PagedPool:
         self.sequences.add(twin)
         return twin
 
+    def shorten(self, sequence: Sequence, count: int) -> None:
+        """Take back the last `count` tokens (rejected guesses of a draft, a cropped cache)."""
+        self._check_alive(sequence)
+        pairs = list(zip(self.groups, sequence.tables, strict=True))
+        if any(g.is_state or count > t.entries for g, t in pairs):
+            raise UsageError("these tokens can't be taken back", hint="a state or window moved on")
+        for group, table in pairs:
+            group.shorten(table, count)
+        sequence.length -= count
+        del sequence.hashes[sequence.length // self.block_size :]
+
     def keep(self, sequence: Sequence, group: int, entries: torch.Tensor) -> None:
         """Evict all but `entries` (rising indices) from one group's table and pack the rest."""
         self._check_alive(sequence)
