@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kvproof.errors import ModelError, UsageError
+from kvproof.kinds import Types
 from kvproof.model.multimodal import audio, cropped, images, rows, tiled, video
 from kvproof.model.multimodal.counts import Count, Settings
 from kvproof.model.types import Model
@@ -88,6 +89,11 @@ def total_tokens(terms: Iterable[Term]) -> int:
 def encoder_tokens(terms: Iterable[Term]) -> int:
     """Cross-attention slots of the terms: the encoder_tokens of `kvproof.cache`."""
     return sum(int(term.value) for term in terms if SLOTS in term.name)
+
+
+def encoder_bytes(model: Model, slots: int, types: Types) -> int:
+    """Bytes of the model's cross-attention caches when the encoder holds `slots` positions."""
+    return sum(slot.bytes(slots, types) for slot in model.slots if slot.kind == "cross")
 
 
 class _Ask:

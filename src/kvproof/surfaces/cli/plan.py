@@ -6,6 +6,13 @@ from typing import Any
 
 import click
 
+from kvproof.surfaces.cli.media import (
+    contexts_with,
+    media_document,
+    media_options,
+    media_terms,
+    media_text,
+)
 from kvproof.surfaces.cli.options import (
     TOKEN_LIST,
     EngineCommand,
@@ -27,6 +34,7 @@ from kvproof.surfaces.cli.options import (
     show_default=True,
     help="Context lengths: a list or a doubling range (4k..128k).",
 )
+@media_options
 @output_options
 @click.pass_context
 def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
@@ -46,31 +54,43 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     if deployment.accelerator is None and not values.get("gpu_memory"):
         raise UsageError("no GPU is named", hint="add --gpu H100-80GB (kvproof gpus lists them)")
     model = load_model(source, offline=values["offline"])
-    answer = make(model, deployment, values["contexts"])
-    _print(ctx, model, deployment, answer)
+    media = media_terms(model, values)
+    contexts = contexts_with(ctx, media, values["contexts"]) if media else values["contexts"]
+    answer = make(model, deployment, contexts)
+    _print(ctx, (model, deployment, answer, media))
     return 0 if answer.fits else 1
 
 
-def _print(ctx: click.Context, model: Any, deployment: Any, answer: Any) -> None:
-    values = ctx.params
+def _print(ctx: click.Context, found: tuple[Any, Any, Any, tuple[Any, ...]]) -> None:
+    values, (model, deployment, answer, media) = ctx.params, found
     if values["chart"]:
         from kvproof.surfaces.charts import plan_chart, save
 
         save(plan_chart(answer), values["chart"])
     if values["as_json"]:
-        from kvproof.surfaces.document import document
+        from kvproof.surfaces.document import document, plain
 
+        result = {**plain(answer), "media": media_document(media)} if media else answer
         click.echo(
             document(
                 "plan",
                 inputs=inputs_of(ctx, model),
-                result=answer,
+                result=result,
                 assumptions=_assumptions(answer),
                 warnings=answer.warnings,
             )
         )
         return
-    click.echo(_text(model, deployment, answer, explain=values["explain"]))
+    from kvproof.planning.plan import types_of
+    from kvproof.surfaces.show import terms_text
+
+    parts = _parts(model, deployment, answer, explain=values["explain"])
+    if media:
+        contexts = [row.context for row in answer.rows]
+        parts.insert(2, media_text(model, media, contexts, types_of(model, deployment)))
+        if values["explain"]:
+            parts.append(terms_text("Media, term by term", media))
+    click.echo("\n\n".join(parts))
     warn(answer.warnings)
 
 
@@ -87,7 +107,7 @@ def _sources(answer: Any) -> set[str]:
     return {t.source for row in answer.rows if row.step for t in row.step.terms if t.unit == "s"}
 
 
-def _text(model: Any, deployment: Any, answer: Any, *, explain: bool) -> str:
+def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[str]:
     from kvproof.planning.plan import types_of
     from kvproof.surfaces import show
     from kvproof.surfaces.text import heading, paint
@@ -112,4 +132,4 @@ def _text(model: Any, deployment: Any, answer: Any, *, explain: bool) -> str:
             if row.step:
                 title = f"One step at {row.context:,} tokens, {row.sequences:,} sequences"
                 parts.append(show.terms_text(title, row.step.terms))
-    return "\n\n".join(parts)
+    return parts
