@@ -1,0 +1,135 @@
+"""Advice: what to change, and by how much, when a log says that a model does not fit."""
+
+from __future__ import annotations
+
+from kvproof.engine.base import Capacity, Deployment, engine_module
+from kvproof.errors import KvproofError
+from kvproof.model.types import Model
+from kvproof.observe.capacity_rows import printed_pool
+from kvproof.observe.figures import Log
+from kvproof.units import GIB, show_bytes
+
+_LENGTH = {"vllm": "--max-model-len", "sglang": "--context-length", "tensorrt_llm": "--max_seq_len"}
+_SHARE = {
+    "vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static",
+    "tensorrt_llm": "--kv_cache_free_gpu_memory_fraction",
+}  # fmt: skip
+
+
+def fits(log: Log) -> bool:
+    """Whether the log reports no start that failed for memory."""
+    return not log.problems
+
+
+def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tuple[str, ...]:
+    """Changes that would make it fit, cheapest first, each with its amount."""
+    if fits(log) or log.engine == "llamacpp":
+        return _local(log)
+    short = shortfall(log, model, deployment)
+    lines = [*_length(log, model, deployment), *_utilization(log, short), *_memory(log, short)]
+    blocks, seqs = log.value("mamba_blocks"), log.flags.get("max_num_seqs")
+    if blocks:
+        lines.insert(0, f"--max-num-seqs {int(blocks)} (it is {seqs}): one state block a request")
+    return tuple(lines)
+
+
+def shortfall(log: Log, model: Model | None, deployment: Deployment | None) -> float | None:
+    """Bytes a GPU that are missing for one request of full length."""
+    pool = printed_pool(log)
+    needed = log.value("kv_needed")
+    if needed is None and model is not None and deployment is not None and pool is not None:
+        needed = _needed(model, deployment)
+    if needed is None or pool is None:
+        return None
+    return max(0.0, needed - pool.value) or None
+
+
+def _needed(model: Model, deployment: Deployment) -> float | None:
+    try:
+        plan: Capacity = engine_module(deployment.engine.name).capacity(model, deployment, GIB)
+    except KvproofError:
+        return None
+    return float((plan.blocks_per_sequence + 1) * plan.bytes_per_block)
+
+
+def _length(log: Log, model: Model | None, deployment: Deployment | None) -> list[str]:
+    fit = log.value("est_max_model_len")
+    asked = log.value("kv_needed_for_len") or log.flags.get("max_model_len")
+    if fit is None and log.value("kv_cache_tokens") and isinstance(asked, int | float):
+        fit = min(float(log.value("kv_cache_tokens") or 0), float(asked))
+    if fit is None and model is not None and deployment is not None:
+        fit = longest(log, model, deployment)
+    if not fit or (isinstance(asked, int | float) and fit >= asked):
+        return []
+    was = f" (it is {int(asked):,})" if isinstance(asked, int | float) else ""
+    return [f"{_LENGTH[log.engine]} {int(fit)}{was}: what the memory holds"]
+
+
+def longest(log: Log, model: Model, deployment: Deployment) -> int | None:
+    """The longest request that the printed memory holds, by bisection over the engine's rules."""
+    pool, flag = printed_pool(log), _LENGTH[log.engine].strip("-").replace("-", "_")
+    if pool is None or pool.value <= 0:
+        return None
+    low, high = 0, int(model.context or 131_072)
+    module = engine_module(deployment.engine.name)
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            changed = deployment.replace(**{flag: middle})
+            answer: Capacity = module.capacity(model, changed, int(pool.value))
+        except KvproofError:
+            return None
+        low, high = (middle, high) if answer.fits else (low, middle - 1)
+    return low or None
+
+
+def _utilization(log: Log, short: float | None) -> list[str]:
+    total = log.value("total_gpu_memory")
+    given = log.flags.get(
+        "gpu_memory_utilization" if log.engine == "vllm" else "mem_fraction_static"
+    )
+    if short is None or total is None:
+        return []
+    share = float(given) if isinstance(given, int | float) else 0.9
+    free = log.value("free_memory") or total * 0.985
+    needed = share + short / total
+    if needed * total > free:
+        return [
+            f"{_SHARE[log.engine]} can't do it alone: {needed:.3f} of {total / GIB:.2f} GiB "
+            f"is more than the {free / GIB:.2f} GiB free"
+        ]
+    return [f"{_SHARE[log.engine]} {needed + 0.0005:.3f} (it is {share:g})"]
+
+
+def _memory(log: Log, short: float | None) -> list[str]:
+    if short is None:
+        return ["more GPUs (--tensor-parallel-size), a quantized checkpoint, or an FP8 cache"]
+    lines = []
+    peak = log.value("peak_activation")
+    batch = log.flags.get("max_num_batched_tokens")
+    if peak and isinstance(batch, int) and peak > short * 1.1:
+        part = max(1024, int(batch * (1 - short * 1.1 / peak)) // 256 * 256)
+        lines.append(
+            f"--max-num-batched-tokens {part} (it is {batch}): "
+            f"activations take {peak / GIB:.2f} GiB"
+        )
+    needed = log.value("kv_needed")
+    if needed and needed / 2 >= short and "fp8" not in str(log.flags.get("kv_cache_dtype", "")):
+        lines.append("--kv-cache-dtype fp8: halves what a request needs")
+    weights = log.value("weights")
+    if weights and weights / 2 >= short:
+        lines.append(f"twice the GPUs a replica: {show_bytes(weights / 2)} of weights less on each")
+    return lines
+
+
+def _local(log: Log) -> tuple[str, ...]:
+    """llama.cpp: what its own fit says is too much."""
+    reduce = log.value("fit_reduce")
+    if reduce is None:
+        return ()
+    total, cells = log.value("kv_total"), log.value("cells")
+    lines = [f"{show_bytes(reduce)} less on the device"]
+    if total and cells and reduce < total:
+        keep = int(cells * (1 - reduce / total)) // 256 * 256
+        lines.append(f"--ctx-size {keep} (it is {int(cells)}) frees that much")
+    return tuple(lines)

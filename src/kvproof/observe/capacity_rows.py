@@ -1,0 +1,102 @@
+"""What follows from the printed memory: tokens, blocks and concurrency, by the engine's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from kvproof.engine.base import Capacity, Deployment, engine_module
+from kvproof.model.types import Model
+from kvproof.observe.compare import Comparison, compared
+from kvproof.observe.figures import Figure, Log
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """The printed bytes of the cache of the rank that decides: value and rounding."""
+
+    value: float
+    low: float
+    high: float
+    line: int
+
+
+def printed_pool(log: Log) -> Pool | None:
+    """The cache's bytes as printed: in one figure, or K and V apart."""
+    whole = log.smallest("available_kv_memory") or log.smallest("kv_size")
+    if whole is not None:
+        return Pool(value=whole.value, low=whole.low, high=whole.high, line=whole.line)
+    k, v = log.smallest("k_size"), log.smallest("v_size")
+    if k is not None and v is not None:
+        return Pool(value=k.value + v.value, low=k.low + v.low, high=k.high + v.high, line=k.line)
+    exact = log.get("kv_tensor_bytes")
+    if exact is not None:
+        return Pool(value=exact.value, low=exact.low, high=exact.high, line=exact.line)
+    return None
+
+
+def capacity_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison]:
+    """Tokens, blocks and concurrency predicted from the printed memory."""
+    pool = printed_pool(log)
+    if pool is None or pool.value <= 0:
+        return []
+    module = engine_module(deployment.engine.name)
+
+    def at(size: float) -> Capacity:
+        answer: Capacity = module.capacity(model, deployment, max(0, int(size)))
+        return answer
+
+    low, middle, high = at(pool.low), at(pool.value), at(pool.high)
+    questions: tuple[tuple[str, Callable[[Capacity], float]], ...] = (
+        ("kv_cache_tokens", lambda c: c.tokens),
+        ("num_blocks", lambda c: c.num_blocks),
+        ("max_concurrency", lambda c: c.max_concurrency),
+        ("attention_block_size", lambda c: c.block_size),
+        ("tokens_per_block", lambda c: c.block_size),
+    )
+    rows = []
+    for name, answer in questions:
+        figure = log.smallest(name) if name == "num_blocks" else log.get(name)
+        if figure is not None and not _skipped(log, figure):
+            ends = (answer(low), answer(high))
+            slack = middle.block_size if name == "kv_cache_tokens" else 1
+            slack = slack if name in ("kv_cache_tokens", "num_blocks") else 0
+            rows.append(
+                compared(
+                    figure,
+                    answer(middle),
+                    low=min(ends) - slack,
+                    high=max(ends) + slack,
+                    exact=True,
+                    cause=_cause(log, figure, answer(middle), middle),
+                )
+            )
+    return rows
+
+
+def _skipped(log: Log, figure: Figure) -> bool:
+    """A figure that describes another pool, or another start, than the printed memory."""
+    profiling = log.engine == "tensorrt_llm" and figure.name == "num_blocks"
+    return profiling and figure.line < min((f.line for f in log.all("kv_cache_tokens")), default=0)
+
+
+def _cause(log: Log, figure: Figure, predicted: float, capacity: Capacity) -> str:
+    """The rule that a difference points to: a known ratio between two ways of counting."""
+    if not predicted or abs(figure.value - predicted) <= 0.01 * predicted:
+        return ""
+    ratio = figure.value / predicted
+    groups = max(1, len(capacity.groups))
+    known = [
+        (2.0, "printed for a cache of half the element size (an FP8 cache?)"),
+        (0.5, "printed for a cache of twice the element size (no FP8 cache?)"),
+        (1 / groups, "version rule: the token line of blocks over groups (before 0.20)"),
+        (float(groups), "version rule: the token line of concurrency x length (0.20 and later)"),
+        (4.0, "heads split over more ranks than the flags say"),
+        (0.25, "heads split over fewer ranks than the flags say"),
+    ]
+    for value, text in known:
+        if value != 1 and abs(ratio / value - 1) < 0.02:
+            return text
+    if ratio < 1:
+        return "a layer or state that is not in the model's description, or a smaller rank"
+    return "memory of another rank, or fewer layers or a smaller element type than assumed"

@@ -1,0 +1,127 @@
+"""From a log to a deployment: engine, version, GPU and flags as kvproof names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kvproof.engine.base import Deployment
+from kvproof.errors import KvproofError, UsageError
+from kvproof.hardware import Accelerator, accelerator, accelerators
+from kvproof.observe.figures import Log
+
+# Two GPUs whose memory differs by less are not told apart by what a log prints of it.
+_SAME_MEMORY = 0.006
+_UNIFIED_LOW = 0.02
+_LENGTH_FLAG = {"vllm": "max_model_len", "sglang": "context_length", "tensorrt_llm": "max_seq_len"}
+_RANKS = {
+    "vllm": ("tensor_parallel_size", "pipeline_parallel_size"),
+    "sglang": ("tp_size", "pp_size"),
+    "tensorrt_llm": ("tp_size", "pp_size"),
+    "llamacpp": (),
+}
+# Flags that logs print for what was settled on; the names under which the engine takes them.
+_SETTLED = {
+    "sglang": {
+        "context_length_used": "context_length",
+        "max_running_requests_used": "max_running_requests",
+    }
+}
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment and what had to be assumed or left out to make it."""
+
+    deployment: Deployment
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def setup_of(log: Log, gpu: str | None = None) -> Setup:
+    """The deployment that printed `log`; `gpu` when the log does not name it or names another."""
+    assumptions: list[str] = []
+    warnings: list[str] = []
+    engine = log.engine
+    if log.version and _reads(f"{engine}@{log.version}"):
+        engine = f"{engine}@{log.version}"
+    else:
+        assumptions.append(f"the log names no {log.program} version: newest rules")
+    name = gpu or _gpu_of(log, assumptions)
+    flags, dropped = _flags(engine, name, log)
+    if dropped:
+        warnings.append(f"flags left aside: {', '.join(sorted(dropped))}")
+    return Setup(
+        deployment=Deployment(engine, name, **flags),
+        assumptions=tuple(assumptions),
+        warnings=tuple(warnings),
+    )
+
+
+def ranks_of(log: Log) -> int:
+    """GPUs of one replica, by the log's flags."""
+    out = 1
+    for name in _RANKS[log.engine]:
+        value = log.flags.get(name)
+        out *= value if isinstance(value, int) and value > 0 else 1
+    return out
+
+
+def _reads(engine: str) -> bool:
+    try:
+        Deployment(engine)
+    except KvproofError:
+        return False
+    return True
+
+
+def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
+    if log.gpu:
+        try:
+            return accelerator(log.gpu.replace("_", " ")).name
+        except UsageError:
+            assumptions.append(f"the GPU {log.gpu!r} is not in the table")
+    total = log.value("total_gpu_memory")
+    found = by_memory(total) if total else None
+    if found is None:
+        assumptions.append("the log names no GPU: give --gpu for the memory budget")
+        return None
+    assumptions.append(f"the GPU is taken for {found.name}, by its {total / 2**30:.2f} GiB")  # type: ignore[operator]
+    return found.name
+
+
+def by_memory(total: float) -> Accelerator | None:
+    """The GPU whose driver reports this much memory; the newer one where two do."""
+    near = [
+        row
+        for row in accelerators()
+        if abs(row.memory_bytes - total) <= _SAME_MEMORY * total and not row.unified_memory
+    ]
+    return min(near, key=lambda row: abs(row.memory_bytes - total), default=None)
+
+
+def _flags(engine: str, gpu: str | None, log: Log) -> tuple[dict[str, Any], list[str]]:
+    """The flags that the engine's rules take; those they refuse are left aside by name."""
+    renamed = _SETTLED.get(log.engine, {})
+    wanted: dict[str, Any] = {}
+    for name, value in log.flags.items():
+        wanted.setdefault(renamed.get(name, name), value)
+    length, concurrency = _LENGTH_FLAG.get(log.engine), log.value("max_concurrency_len")
+    if length and concurrency and length not in wanted:
+        wanted[length] = int(concurrency)
+    kept: dict[str, Any] = {}
+    dropped: list[str] = []
+    try:
+        Deployment(engine, gpu, **wanted)
+    except KvproofError:
+        pass
+    else:
+        return wanted, []
+    for name, value in wanted.items():
+        try:
+            Deployment(engine, gpu, **{**kept, name: value})
+        except KvproofError:
+            dropped.append(name)
+        else:
+            kept[name] = value
+    return kept, [name for name in dropped if not name.endswith("_used")]

@@ -1,0 +1,190 @@
+"""The local store: what start-ups were observed to take, and the overheads fitted from it.
+
+One SQLite file (`$KVPROOF_STORE`, else kvproof/observed.sqlite in the XDG data folder). A record
+keeps the terms that a log printed beside those predicted, never the log itself. `overheads` fits
+the difference that is left for the cache, for an engine on a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvproof.engine.overheads import Overheads
+from kvproof.errors import InputError
+
+_SCHEMA = """
+create table if not exists starts (
+    id integer primary key,
+    engine text not null, version text not null, gpu text not null, ranks integer not null,
+    model text not null, flags text not null,
+    predicted integer not null, printed integer not null, terms text not null,
+    unique (engine, version, gpu, ranks, model, flags, printed)
+)
+"""
+_LONGEST_LINE, _MOST_LINES = 1_000_000, 1_000_000
+# Flags that name a place or a person's model, not a setting of memory.
+_PRIVATE = ("host", "port", "api_key", "served_model_name", "tokenizer", "download_dir", "model")
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """One observed start: the cache's memory predicted and printed, and the printed terms."""
+
+    engine: str
+    version: str
+    gpu: str
+    ranks: int
+    model: str
+    flags: Mapping[str, Any]
+    predicted: int
+    printed: int
+    terms: Mapping[str, float]
+
+    @property
+    def gap(self) -> int:
+        """Printed less predicted bytes of the cache, on one GPU."""
+        return self.printed - self.predicted
+
+
+def default_path() -> Path:
+    """Where the store lies: $KVPROOF_STORE, else the XDG data folder."""
+    given = os.environ.get("KVPROOF_STORE")
+    if given:
+        return Path(given).expanduser()
+    root = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(root).expanduser() / "kvproof" / "observed.sqlite"
+
+
+@contextmanager
+def _opened(path: Path | None, *, write: bool) -> Iterator[sqlite3.Connection | None]:
+    place = path or default_path()
+    if not write and not place.is_file():
+        yield None
+        return
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        base = sqlite3.connect(place)
+    except (OSError, sqlite3.Error) as error:
+        raise InputError(f"can't open the store {place}: {error}") from None
+    try:
+        base.execute(_SCHEMA)
+        yield base
+        base.commit()
+    except sqlite3.Error as error:
+        raise InputError(
+            f"the store {place} can't be used: {error}", hint="move it away or set KVPROOF_STORE"
+        ) from None
+    finally:
+        base.close()
+
+
+def remember(starts: Iterable[Start], path: Path | None = None) -> int:
+    """Keep the starts; those that are kept already are left alone. How many were new."""
+    rows = [
+        (s.engine, s.version, s.gpu, s.ranks, s.model, _json(_public(s.flags)), s.predicted,
+         s.printed, _json(s.terms))
+        for s in starts
+    ]  # fmt: skip
+    with _opened(path, write=True) as base:
+        assert base is not None  # noqa: S101 - opened for writing
+        before = base.total_changes
+        base.executemany(
+            "insert or ignore into starts (engine, version, gpu, ranks, model, flags, predicted, "
+            "printed, terms) values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+        return base.total_changes - before
+
+
+def recall(
+    engine: str | None = None, gpu: str | None = None, path: Path | None = None
+) -> tuple[Start, ...]:
+    """The starts kept, of one engine and GPU if named, oldest first."""
+    with _opened(path, write=False) as base:
+        if base is None:
+            return ()
+        rows = base.execute(
+            "select engine, version, gpu, ranks, model, flags, predicted, printed, terms "
+            "from starts where (?1 is null or engine = ?1) and (?2 is null or gpu = ?2) "
+            "order by id",
+            (engine, gpu),
+        ).fetchall()
+    return tuple(
+        Start(engine=r[0], version=r[1], gpu=r[2], ranks=r[3], model=r[4], flags=json.loads(r[5]),
+              predicted=r[6], printed=r[7], terms=json.loads(r[8]))
+        for r in rows
+    )  # fmt: skip
+
+
+def overheads(engine: str, gpu: str, path: Path | None = None) -> Overheads | None:
+    """What was learned of `engine` on `gpu`; None where nothing was."""
+    return fit(recall(engine, gpu, path))
+
+
+def fit(starts: Iterable[Start]) -> Overheads | None:
+    """The overheads of starts of one engine on one GPU: the median difference, each model once.
+
+    One start is not yet a rule: the correction is shrunk by n / (n + 1/2) for n models.
+    """
+    kept = list(starts)
+    if not kept:
+        return None
+    by_model: dict[str, list[int]] = {}
+    for start in kept:
+        by_model.setdefault(start.model, []).append(start.gap)
+    gaps = [statistics.median(values) for values in by_model.values()]
+    count = len(gaps)
+    middle = statistics.median(gaps) * count / (count + 0.5)
+    spread = None
+    if count >= 4:
+        spread = int(max(abs(gap - middle) for gap in gaps) * 1.25)
+    return Overheads(
+        engine=kept[0].engine,
+        gpu=kept[0].gpu,
+        starts=len(kept),
+        models=count,
+        kv_bytes=round(middle),
+        spread=spread,
+    )
+
+
+def export_lines(path: Path | None = None) -> Iterator[str]:
+    """The whole store as JSON lines, without line breaks."""
+    for start in recall(path=path):
+        yield _json(msgspec.structs.asdict(start))
+
+
+def import_lines(lines: Iterable[str], path: Path | None = None) -> int:
+    """Keep the starts of JSON lines; how many were new. InputError for a bad line, by number."""
+    return remember(list(_parsed(lines)), path)
+
+
+def _parsed(lines: Iterable[str]) -> Iterator[Start]:
+    for number, line in enumerate(lines, 1):
+        if number > _MOST_LINES or len(line) > _LONGEST_LINE:
+            raise InputError("too much to import at once", hint="split the file")
+        if not line.strip():
+            continue
+        try:
+            start = msgspec.json.decode(line, type=Start)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InputError(f"line {number} is no observed start: {error}") from None
+        if not start.engine or not start.gpu or start.printed <= 0:
+            raise InputError(f"line {number} is no observed start: it lacks engine, GPU or memory")
+        yield start
+
+
+def _public(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in sorted(flags.items()) if k not in _PRIVATE and "key" not in k}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

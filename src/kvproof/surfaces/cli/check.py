@@ -1,0 +1,111 @@
+"""kvproof check: an engine's start-up log beside what is predicted for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command(name="check", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("log", metavar="LOG", required=False)
+@click.option("--model", metavar="MODEL", help="The model, where the log does not name it.")
+@click.option("--gpu", metavar="GPU", help="The GPU, where the log does not name it.")
+@click.option("--tolerance", type=float, metavar="SHARE",
+              help="A relative difference that still counts as agreement, e.g. 0.02.")  # fmt: skip
+@click.option("--learn", is_flag=True, help="Keep what was observed in the local store.")
+@click.option("--fresh", is_flag=True, help="Leave what was learned aside.")
+@click.option("--export", "export", is_flag=True, help="Print the store as JSON lines.")
+@click.option("--import", "source", metavar="FILE", help="Add JSON lines to the store ('-').")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@click.option("--offline", is_flag=True, help="Never ask the hub.")
+@click.pass_context
+def check(ctx: click.Context, log: str | None, **values: Any) -> int:
+    """Read a start-up LOG ('-': standard input) and say which assumption is off.
+
+    \b
+    vllm serve org/name 2>&1 | kvproof check -
+    kvproof check server.log --model meta-llama/Llama-3.1-8B --gpu H100-80GB
+    """
+    from kvproof.observe import store
+
+    if values["export"]:
+        for line in store.export_lines():
+            click.echo(line)
+        return 0
+    if values["source"]:
+        count = store.import_lines(_lines(values["source"]))
+        click.echo(f"{count} start(s) added to {store.default_path()}", err=True)
+        return 0
+    if log is None:
+        raise click.UsageError("give a log, or '-' for standard input")
+    report = _report(log, values)
+    if values["learn"]:
+        _learn(report)
+    if values["as_json"]:
+        click.echo(_document(ctx, report))
+    else:
+        from kvproof.surfaces.report import report_text
+
+        click.echo(report_text(report))
+    for line in report.warnings:
+        click.echo(f"note: {line}", err=True)
+    return 0 if report.ok and report.fits else 1
+
+
+def _report(log: str, values: dict[str, Any]) -> Any:
+    from kvproof.observe import store
+    from kvproof.observe.check import check as ask
+    from kvproof.observe.deploy import setup_of
+    from kvproof.observe.read import read_log
+
+    read = read_log(sys.stdin.buffer if log == "-" else Path(log))
+    learned = None
+    if not values["fresh"]:
+        accelerator = setup_of(read, values["gpu"]).deployment.accelerator
+        learned = store.overheads(read.engine, accelerator.name) if accelerator else None
+    return ask(
+        read,
+        values["model"],
+        values["gpu"],
+        tolerance=values["tolerance"],
+        overheads=learned,
+        offline=values["offline"],
+    )
+
+
+def _learn(report: Any) -> None:
+    from kvproof.observe import store
+    from kvproof.observe.learn import start_of
+
+    count = store.remember([start_of(report)])
+    said = "kept" if count else "known already"
+    click.echo(f"note: the start is {said} ({store.default_path()})", err=True)
+
+
+def _lines(source: str) -> Any:
+    from kvproof.errors import InputError
+
+    if source == "-":
+        return sys.stdin.read().splitlines()
+    try:
+        return Path(source).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise InputError(f"can't read {source[:200]!r}: {error.strerror}") from None
+
+
+def _document(ctx: click.Context, report: Any) -> str:
+    from kvproof.surfaces.document import document
+    from kvproof.surfaces.report import report_result
+
+    asked = {k: (ctx.params[k], "flag") for k in ("log", "model", "gpu", "tolerance")
+             if ctx.params.get(k) is not None}  # fmt: skip
+    return document(
+        "check",
+        inputs=asked,
+        result=report_result(report),
+        assumptions=report.assumptions,
+        warnings=report.warnings,
+    )

@@ -1,0 +1,120 @@
+"""A check's report as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvproof.observe.check import Report
+from kvproof.observe.compare import Comparison
+from kvproof.surfaces.text import heading, paint, table
+
+_LABELS = {
+    "available_kv_memory": "memory for the cache",
+    "kv_cache_tokens": "tokens in the cache",
+    "num_blocks": "blocks",
+    "max_concurrency": "concurrency",
+    "weights": "weights",
+    "peak_activation": "activations",
+    "cuda_graph_estimated": "CUDA graphs",
+    "non_torch": "context, communicators",
+    "total_gpu_memory": "the GPU's memory",
+    "attention_block_size": "tokens a block",
+    "tokens_per_block": "tokens a block",
+    "state_pool": "state pool",
+    "compute_buffer": "compute buffer",
+}
+
+
+def report_text(report: Report) -> str:
+    """The report for a terminal: what was read, the table, what is off, what to change."""
+    log = report.log
+    head = f"{log.program} {log.version or '(version unknown)'}"
+    about = [report.model or "model unknown", report.gpu or "GPU unknown"]
+    parts = [f"{heading(head)}\n  " + ", ".join(about) + f"; {log.lines:,} lines read"]
+    if report.rows:
+        parts.append(f"{heading('Printed against predicted')}\n{_table(report.rows)}")
+    if report.ledger:
+        parts.append(f"{heading('The log against itself')}\n{_table(report.ledger)}")
+    if not report.rows:
+        parts.append(f"{heading('Printed')}\n{_figures(report)}")
+    parts += [_list("Assumed", report.assumptions), _list("Does not fit", log.problems[:3], "red")]
+    parts.append(_list("What to change", report.advice))
+    parts.append(_verdict(report))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table(rows: tuple[Comparison, ...]) -> str:
+    head = ["figure", "predicted", "printed", "difference", "", "because"]
+    body = [
+        [
+            _LABELS.get(row.name, row.name.replace("_", " ")),
+            _show(row.predicted, row.unit),
+            _show(row.printed, row.unit),
+            "-" if row.relative is None else f"{row.relative * 100:+.2f} %",
+            paint("ok", "green") if row.ok else paint("off", "red"),
+            row.cause if not row.ok or abs(row.relative or 0) > 0.01 else "",
+        ]
+        for row in rows
+    ]
+    lines = table(head[:5], [row[:5] for row in body]).splitlines()
+    return "\n".join(
+        f"{line}  {row[5]}".rstrip() for line, row in zip(lines, [head, *body], strict=True)
+    )
+
+
+def _figures(report: Report) -> str:
+    rows = [[f.name.replace("_", " "), f.text, str(f.line)] for f in report.log.figures[:40]]
+    return table(["figure", "printed", "line"], rows)
+
+
+def _show(value: float, unit: str) -> str:
+    if unit == "B":
+        return f"{value / 2**30:.2f} GiB" if abs(value) >= 2**30 else f"{value / 2**20:.2f} MiB"
+    if unit == "x":
+        return f"{value:.2f}x"
+    return f"{value:,.0f}" if unit in ("token", "block", "sequence") else f"{value:,.4g}"
+
+
+def _list(title: str, lines: tuple[str, ...], style: str | None = None) -> str:
+    if not lines:
+        return ""
+    shown = "\n".join(f"  {line[:400]}" for line in lines)
+    return f"{heading(title)}\n{paint(shown, style) if style else shown}"
+
+
+def _verdict(report: Report) -> str:
+    if report.off:
+        names = ", ".join(_LABELS.get(row.name, row.name) for row in report.off)
+        return paint(f"Off: {names}", "red")
+    if not report.fits:
+        return paint("The log says that it does not fit.", "red")
+    if not report.rows:
+        return "Nothing was predicted: name the model and the GPU."
+    return paint("Every printed figure lies where it was predicted.", "green")
+
+
+def report_result(report: Report) -> dict[str, Any]:
+    """The report under its Python names, each row with what follows from it."""
+    log = report.log
+    return {
+        "ok": report.ok,
+        "fits": report.fits,
+        "engine": report.engine,
+        "program": log.program,
+        "version": log.version,
+        "model": report.model,
+        "gpu": report.gpu,
+        "rows": [_row(row) for row in report.rows],
+        "ledger": [_row(row) for row in report.ledger],
+        "advice": report.advice,
+        "problems": log.problems,
+        "flags": log.flags,
+        "observed": log.observed,
+        "figures": log.figures,
+        "terms": report.terms,
+    }
+
+
+def _row(row: Comparison) -> dict[str, Any]:
+    shown = {name: getattr(row, name) for name in row.__struct_fields__}
+    return {**shown, "difference": row.difference, "relative": row.relative, "ok": row.ok}
