@@ -13,6 +13,9 @@ item is online softmax (Milakov and Gimelshein, 2018).
 Arrays are flat; `shape` holds the sizes. Work is in f32 whatever is stored.
 """
 
+# numba reads these functions, not mypy: their arguments are flat arrays and sizes.
+# ruff: noqa: ANN001, ANN201, ANN202, PLR0913, C901
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -94,7 +97,7 @@ def score_kernel(k_kind: int, tiles: Tiles) -> Any:
     pack = 2 if k_kind == INT4 else 1
 
     @njit(nogil=True)  # type: ignore[untyped-decorator]
-    def score(q, sums, row, keys, k0, scales, s0, shape, out, place, width):  # noqa
+    def score(q, sums, row, keys, k0, scales, s0, shape, out, place, width):
         size = shape.k_dim // shape.k_groups
         step = steps // pack * shape.block_size
         total = tile_zero(rows)
@@ -121,7 +124,7 @@ def score_kernel(k_kind: int, tiles: Tiles) -> Any:
 
 
 @njit(nogil=True)  # type: ignore[untyped-decorator]
-def soften(scores, place, low, high, width, top):  # noqa: ANN001, ANN201
+def soften(scores, place, low, high, width, top):
     """Turn one query's scores into weights e**(score - maximum), in place.
 
     Only positions low..high count; the others become about zero. Returns the new running maximum
@@ -144,7 +147,7 @@ def soften(scores, place, low, high, width, top):  # noqa: ANN001, ANN201
 
 
 @njit(nogil=True)  # type: ignore[untyped-decorator]
-def rescale(out, place, size, factor):  # noqa: ANN001, ANN201
+def rescale(out, place, size, factor):
     """out[place:place + size] *= factor."""
     by = splat(factor)
     for d in range(0, size, WIDTH):
@@ -153,7 +156,7 @@ def rescale(out, place, size, factor):  # noqa: ANN001, ANN201
 
 @lru_cache(maxsize=64)
 def weigh_kernel(v_kind: int, tiles: Tiles) -> Any:
-    """weigh(weights, row, width, chunk, values, v0s, scales, s0s, shape, scratch, out).
+    """weigh(weights, row, width, first, count, table, head, values, scales, shape, scratch, out).
 
     Adds the chunk's weighted values to the outputs of the queries row..row + tiles.rows.
     """
@@ -163,7 +166,7 @@ def weigh_kernel(v_kind: int, tiles: Tiles) -> Any:
     span = vectors * WIDTH
 
     @njit(nogil=True)  # type: ignore[untyped-decorator]
-    def fold_scales(weights, row, width, scales, s, size, c, scratch):  # noqa
+    def fold_scales(weights, row, width, scales, s, size, c, scratch):
         """scratch = weights times the scales of a group, for one block; int4: sums of minima."""
         for r in range(rows):
             low = splat(np.float32(0))
@@ -177,7 +180,7 @@ def weigh_kernel(v_kind: int, tiles: Tiles) -> Any:
             scratch[rows * size + r] = vsum(low)
 
     @njit(nogil=True)  # type: ignore[untyped-decorator]
-    def weigh(weights, row, width, first, count, table, head, values, scales, shape, scratch, out):  # noqa
+    def weigh(weights, row, width, first, count, table, head, values, scales, shape, scratch, out):
         size, line = shape.block_size, shape.v_dim // pack
         group = shape.v_dim // shape.v_groups
         for j in range(0, shape.v_dim, span):
@@ -290,7 +293,7 @@ def item_kernel(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
 
 
 @njit(nogil=True)  # type: ignore[untyped-decorator]
-def add_up(q, shape, out):  # noqa: ANN001, ANN201
+def add_up(q, shape, out):
     """out[query, group] = sum of the query's numbers in the group: what a minimum is times."""
     size = shape.k_dim // shape.k_groups
     for i in range(shape.queries * shape.k_groups):
@@ -305,7 +308,7 @@ def kernels(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
     """run(...) over all items: the parallel kernel and its one-thread twin."""
     item = item_kernel(k_kind, v_kind, tiles)
 
-    def run(q, keys, k_scales, values, v_scales, tables, items, shape, out, tops, sums):  # noqa
+    def run(q, keys, k_scales, values, v_scales, tables, items, shape, out, tops, sums):
         for i in prange(items.shape[0]):
             s, head, begin, end, low, high = items[i]
             item(
@@ -317,7 +320,7 @@ def kernels(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
 
 
 @njit(nogil=True)  # type: ignore[untyped-decorator]
-def merge(items, parts, tops, sums, queries, v_dim, pairs, out):  # noqa: ANN001, ANN201
+def merge(items, parts, tops, sums, queries, v_dim, pairs, out):
     """Merge the items of each head into out [sequences, heads, v_dim]; `pairs`: int4's order.
 
     int4 values came out with the even numbers of each 32 before the odd ones.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def cut(group: GroupView, heads: int) -> np.ndarray[Any, Any]:
         begin, end = low // size, -(-high // size)
         pieces = max(1, min(splits, (high - low) // _MIN_POSITIONS))
         edges = [begin + (end - begin) * i // pieces for i in range(pieces + 1)]
-        spans = list(zip(edges, edges[1:], strict=False))
+        spans = list(pairwise(edges))
         ranges += [(s, h, b, e, low, high) for h in range(heads) for b, e in spans]
     return np.array(ranges, dtype=np.int64)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numba
 import torch
 
-# numba's own work queue: its threads sleep between calls, where OpenMP's would spin against torch's.
+# numba's own work queue: its threads sleep between calls; OpenMP's would spin against torch's.
 numba.config.THREADING_LAYER = "workqueue"
 _LOCK = threading.Lock()
 

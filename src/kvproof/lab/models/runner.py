@@ -42,7 +42,7 @@ class Runner:
     def forward(
         self, tokens: torch.Tensor, positions: torch.Tensor, step: Step, *, rows: torch.Tensor
     ) -> torch.Tensor:
-        """Logits [rows, vocab] of the chosen rows of `tokens` at `positions`, flat over sequences."""
+        """Logits [rows, vocab] of the chosen rows of `tokens` (flat over sequences)."""
         with torch.inference_mode():
             x = self.weights["embed"][tokens]
             turn = self._turn(positions)

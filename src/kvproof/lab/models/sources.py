@@ -101,7 +101,7 @@ def _restore(tensor: torch.Tensor, name: str, body: Body) -> torch.Tensor:
     return tensor.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
 
 
-def random_body(
+def random_body(  # noqa: PLR0913 - the shape's own numbers
     attention: str = "gqa",
     *,
     layers: int = 2,

@@ -1,0 +1,76 @@
+"""The decode kernels against plain attention over what the pool stores."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kvproof.kinds import FullSlot, SlidingSlot  # noqa: E402
+from kvproof.lab.attention.dense import attend_dense  # noqa: E402
+from kvproof.lab.attention.paged import can_decode, decode  # noqa: E402
+from kvproof.lab.attention.view import View  # noqa: E402
+from kvproof.lab.elements import cache_types  # noqa: E402
+from kvproof.lab.pool.pool import PagedPool  # noqa: E402
+
+pytestmark = pytest.mark.lab
+
+
+def filled(slot, types, lengths, block_size=16, blocks=200):
+    """A pool whose sequences have one entry more than `lengths`, and the last step's view."""
+    made = torch.Generator().manual_seed(1)
+    pool = PagedPool([slot], types, blocks=blocks, block_size=block_size)
+    sequences = []
+    for n in lengths:
+        seq, _ = pool.open()
+        for count in (n, 1):
+            pool.append(seq, count)
+            shape = (count, slot.kv_heads)
+            k = torch.randn(*shape, slot.k_dim, generator=made)
+            v = torch.randn(*shape, slot.v_dim, generator=made)
+            View(pool, [seq], [count]).write(0, k, v)
+        sequences.append(seq)
+    return View(pool, sequences, [1] * len(lengths))
+
+
+CASES = [
+    (4, 4, 64, 16, "f32", "f32"),
+    (9, 3, 64, 16, "bf16", "bf16"),
+    (8, 2, 128, 32, "fp8", "int8"),
+    (32, 1, 128, 16, "int4", "int4:128"),
+    (8, 8, 64, 48, "int4:32", "f32"),
+    (6, 3, 96, 16, "int8:32", "bf16"),
+]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size", "k", "v"), CASES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_kernel_equals_torch(heads, kv_heads, dim, block_size, k, v, threads):
+    torch.set_num_threads(threads)
+    slot = FullSlot(layer=0, kv_heads=kv_heads, k_dim=dim, v_dim=dim)
+    view = filled(slot, cache_types(k, v), [5, 67, 1030], block_size)
+    q = torch.randn(3, heads, dim, generator=torch.Generator().manual_seed(2))
+    assert can_decode(view, 0, heads)
+    got = decode(view, 0, q, dim**-0.5)
+    want = attend_dense(view, 0, q, scale=dim**-0.5, v_dim=dim)
+    assert torch.allclose(got, want, atol=3e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 20, 64])
+def test_the_kernel_sees_the_window_only(window):
+    slot = SlidingSlot(layer=0, kv_heads=2, k_dim=32, v_dim=32, window=window)
+    view = filled(slot, cache_types(), [5, 40, 150])
+    q = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(2))
+    want = attend_dense(view, 0, q, scale=0.2, v_dim=32)
+    assert torch.allclose(decode(view, 0, q, 0.2), want, atol=3e-6)
+
+
+def test_large_scores_do_not_overflow():
+    slot = FullSlot(layer=0, kv_heads=1, k_dim=32, v_dim=32)
+    view = filled(slot, cache_types(), [100])
+    q = torch.full((1, 2, 32), 50.0)
+    want = attend_dense(view, 0, q, scale=1.0, v_dim=32)
+    assert torch.allclose(decode(view, 0, q, 1.0), want, atol=1e-5)
+
+
+def test_odd_shapes_are_left_to_torch():
+    slot = FullSlot(layer=0, kv_heads=1, k_dim=24, v_dim=24)
+    assert not can_decode(filled(slot, cache_types(), [5]), 0, 2)
