@@ -62,6 +62,7 @@ def resolve(config: Mapping[str, Any]) -> Resolved:
         raise ModelError("the config lacks 'model_type'", hint="give the complete config.json")
     if not isinstance(kind, str) or class_row(kind) is None:
         raise _unknown(kind)
+    architecture = _architecture(given, kind)
     root = _build(kind, given)
     text = _text_of(root)
     return Resolved(
@@ -69,7 +70,7 @@ def resolve(config: Mapping[str, Any]) -> Resolved:
         text=text,
         model_type=kind,
         text_model_type=text["model_type"],
-        architecture=_architecture(given, kind),
+        architecture=architecture,
         published_type=str(config.get("model_type", kind)),
         exact_weights=translated.exact,
         notes=translated.notes,
@@ -85,8 +86,12 @@ def _unknown(kind: Any) -> ModelError:
 
 def _architecture(given: Config, kind: str) -> str:
     names = given.get("architectures")
-    if isinstance(names, list) and names and isinstance(names[0], str):
-        return names[0]
+    if names is not None and not (
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+    ):
+        raise bad_value("architectures", names, "a list of class names")
+    if names:
+        return str(names[0])
     for family in ("seq2seq", "speech", "image_text", "multimodal", "causal"):
         name = base().families[family].get(kind)
         if name is not None:
