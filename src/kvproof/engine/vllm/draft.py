@@ -22,8 +22,11 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     layers: int = 0
 
 
-_LIKE_TARGET = ("mtp", "eagle", "eagle3", "deepseek_mtp", "ernie_mtp", "qwen3_next_mtp")
+_LIKE_TARGET = (
+    "mtp", "eagle", "eagle3", "dspark", "deepseek_mtp", "ernie_mtp", "qwen3_next_mtp",
+)  # fmt: skip
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+_DSPARK_LAYERS = 3
 
 
 def read_draft(model: Model, flags: Mapping[str, Any]) -> Draft:
@@ -39,4 +42,6 @@ def read_draft(model: Model, flags: Mapping[str, Any]) -> Draft:
     layers = 1
     if kind == "mtp":
         layers = next((int(model.text_config[k]) for k in _MTP_KEYS if model.text_config.get(k)), 1)
+    if kind == "dspark":
+        layers = int(model.text_config.get("n_mtp_layers") or _DSPARK_LAYERS)
     return Draft(method=kind, tokens=tokens, layers=layers)

@@ -152,11 +152,18 @@ def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Laye
     )
     if not wanted or not last:
         return []
-    attention = [s for s in last if not isinstance(s, ConvSlot | RecurrentSlot)]
+    attention = [_plain(s) for s in last if not isinstance(s, ConvSlot | RecurrentSlot)]
     out: list[Layer] = []
     for i in range(wanted):
         out += _layer(model, settings, blocks, model.layers + i, attention)
     return out
+
+
+def _plain(slot: Slot) -> Slot:
+    """A draft's layer of DeepSeek-V4 keeps a window and no compressed entries."""
+    if isinstance(slot, CompressedSlot):
+        return msgspec.structs.replace(slot, ratio=1)
+    return slot
 
 
 def _has_attention(slots: list[Slot]) -> bool:

@@ -23,7 +23,12 @@ _COPIED_NAMES = (
     "q_a_proj", "kv_a_proj", "indexer", "compressor", "q_a_norm", "kv_norm", "scale", "hc_",
 )  # fmt: skip
 _ENCODER_ROLES = ("vision", "audio", "projector")
-_OPTIONAL_ROLES = ("vision", "audio")
+_FLAG_BITS = (
+    (("nvfp4", "fp4", "mxfp4"), 4.5, ("expert", "mlp", "shared_expert")),
+    (("awq", "gptq", "int4", "w4a16", "auto_round", "bitsandbytes"), 4.25, ()),
+    (("fp8", "w8a8", "int8", "modelopt", "fbgemm"), 8.0, ()),
+)
+"""Bits a weight by --quantization, and the roles it covers (none named: all linear layers)."""
 _MXFP4_HIDDEN, _MXFP4_WIDTH = 256, 128
 
 
@@ -80,7 +85,7 @@ def _stage_bytes(model: Model, settings: Settings, part: range) -> float:
     for group in model.tensors:
         if group.role in _ENCODER_ROLES:
             continue
-        size = stored_bytes(model, group) * _share(model, settings, group)
+        size = _kept_bytes(model, settings, group) * _share(model, settings, group)
         if group.layers:
             total += size * sum(layer in part for layer in group.layers) / len(group.layers)
         elif group.role == "embedding":
@@ -88,6 +93,20 @@ def _stage_bytes(model: Model, settings: Settings, part: range) -> float:
         else:
             total += size if last else 0
     return total
+
+
+def _kept_bytes(model: Model, settings: Settings, group: TensorGroup) -> float:
+    """Bytes of a group as loaded: --quantization speaks for a config that names no scheme."""
+    size = stored_bytes(model, group)
+    asked = str(settings.flags.get("quantization") or "").lower()
+    if not asked or model.quantization is not None or not group.linear:
+        return size
+    if group.role in ("head", "embedding", "router", *_ENCODER_ROLES):
+        return size
+    for names, bits, roles in _FLAG_BITS:
+        if any(name in asked for name in names):
+            return size * bits / 16 if not roles or group.role in roles else size
+    return size
 
 
 def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
@@ -100,7 +119,7 @@ def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
     if group.role in _COPIED_ROLES or any(name in group.name for name in _COPIED_NAMES):
         return 1.0
     if group.role == "expert":
-        return _expert_padding(model) / _expert_ranks(settings)
+        return _expert_padding(model) / expert_ranks(settings)
     if group.name.endswith(("k_proj.weight", "v_proj.weight", "k_proj.bias", "v_proj.bias")):
         return max(1, ranks // _copies_base(model)) / ranks if _copies_base(model) else 1 / ranks
     return 1 / ranks
@@ -112,7 +131,8 @@ def _copies_base(model: Model) -> int:
     return max(heads, default=0)
 
 
-def _expert_ranks(settings: Settings) -> int:
+def expert_ranks(settings: Settings) -> int:
+    """Ranks that share the experts out."""
     if settings.flags.get("enable_expert_parallel") or settings.replicas > 1:
         return settings.ranks * settings.replicas
     return settings.ranks

@@ -181,11 +181,8 @@ CHANGES: tuple[Change, ...] = (
         {"packed": "layout", "null_reserved": True, "checkpoint_blocks": True},
         "v1/core/kv_cache_utils.py, v1/kv_cache_interface.py (0.29.0)",
     ),
-    Change(
-        (0, 32, 0),
-        {"state_modes": ("align", "none"), "runner_v2": True, "pp_async": True},
-        "config/cache.py, config/vllm.py (0.32.0)",
-    ),
+    Change((0, 30, 0), {"runner_v2": True, "pp_async": True}, "config/vllm.py (0.30.0)"),
+    Change((0, 32, 0), {"state_modes": ("align", "none")}, "config/cache.py (0.32.0)"),
 )
 
 _NUMBER = re.compile(r"v?(\d{1,4})(?:\.(\d{1,6}))?(?:\.(\d{1,6}))?")

@@ -1,0 +1,272 @@
+"""Fit the constants of vLLM's budget to start-up logs, and say how well they predict others.
+
+    python scripts/fit_vllm_budget.py LOGS_FOLDER [--write]
+
+LOGS_FOLDER holds engine_startups.jsonl and server_startups.jsonl. Constants are fitted by
+least absolute deviations, every model weighing the same. The error printed for a model comes
+from constants fitted without it; so does the interval's coverage. --write replaces
+src/kvproof/engine/vllm/data/budget.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from vllm_logs import GIB, Point, read_points
+
+from kvproof.engine import vllm
+from kvproof.engine.vllm import profile
+from kvproof.engine.vllm.profile import early, quantities
+from kvproof.engine.vllm.rank_weights import rank_weights
+from kvproof.engine.vllm.settings import Settings, settle
+from kvproof.errors import KvproofError
+
+_DATA = Path(__file__).parents[1] / "src/kvproof/engine/vllm/data/budget.json"
+_NAMES = (
+    "cuda", "rocm", "v0", "before", "since_base", "since", "experts", "encoders",
+    "graphs", "graphs_512", "graphs_ranks", "v0_ranks",
+)  # fmt: skip
+_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 1.5, 0.5, 0.2, 0.3, 0.2, 0.6])
+_SAMPLER_PRIOR = {"before_0.18": 38.6, "since_0.18": 16.0}
+_TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 5, 5, 20, 20, 20, 5])
+"""How firmly each constant is held at its physical guess; the framework's is measured."""
+_FLOOR = 0.05
+
+
+@dataclass
+class Row:
+    """A point with its features, in GiB."""
+
+    point: Point
+    settings: Settings
+    logits: float
+    layer: float
+    features: np.ndarray[Any, Any]
+    taken: float
+    """Memory x utilization, less weights and the cache."""
+    weights_known: bool
+
+
+def rows_of(folder: Path) -> list[Row]:
+    out = []
+    for point in read_points(folder):
+        kv = point.observed.get("available_kv_memory_gib")
+        model = point.model() if kv and kv > 0 else None
+        if model is None or point.gpu is None:
+            continue
+        try:
+            deployment = point.deployment()
+            settings = settle(model, deployment)
+            weights = rank_weights(model, settings).total / GIB
+        except KvproofError:
+            continue
+        seen = point.observed.get("weights_gib")
+        memory = deployment.accelerator.memory_bytes / GIB
+        share = float(point.flags.get("gpu_memory_utilization", settings.rules.utilization))
+        sizes = quantities(model, settings)
+        out.append(
+            Row(
+                point=point,
+                settings=settings,
+                logits=sizes.logits / GIB,
+                layer=sizes.layer_bytes / GIB,
+                features=_features(settings, sizes, memory),
+                taken=memory * share - kv - (seen or weights),
+                weights_known=bool(seen) and abs(weights / seen - 1) < 0.1,
+            )
+        )
+    return out
+
+
+def _features(settings: Settings, sizes: Any, memory: float) -> np.ndarray[Any, Any]:
+    steps = math.log2(settings.ranks)
+    since = settings.rules.version >= (0, 18, 0)
+    v1 = settings.rules.v1
+    first = early(settings)
+    charged = settings.rules.graphs_charged and not settings.flags.get("enforce_eager")
+    size = min(settings.max_num_seqs, 512) / 512
+    experts = sizes.expert_bytes / GIB if sizes.quantized_experts else 0.0
+    return np.array(
+        [
+            not first and settings.platform == "cuda",
+            not first and settings.platform == "rocm",
+            first,
+            steps * (v1 and not since),
+            (settings.ranks > 1) * since * (memory >= 40),
+            steps * since,
+            experts * (settings.capability[0] == 9),
+            sizes.encoders,
+            charged,
+            charged * size,
+            charged * size * steps,
+            steps * (not v1),
+        ],
+        dtype=float,
+    )
+
+
+def fit(rows: list[Row]) -> dict[str, Any]:
+    """The table of constants that fits `rows`."""
+    framework = {key: _framework(rows, key) for key in ("cuda", "v0")}
+    used = [row for row in rows if row.point.version and row.weights_known and counts_for(row)]
+    sampler = {era: _sampler(used, era) for era in _SAMPLER_PRIOR}
+    counts = Counter(row.point.name for row in used)
+    prior = _PRIOR.copy()
+    prior[0], prior[2] = framework["cuda"], framework["v0"]
+    x = np.array([row.features for row in used])
+    y = np.array([row.taken - activation(row, sampler) for row in used])
+    weight = np.array([1 / counts[row.point.name] / kv_of(row) ** 0.5 for row in used])
+    found = _least_absolute(x, y, weight / weight.mean(), prior)
+    value = dict(zip(_NAMES, (round(max(0.0, float(v)), 3) for v in found), strict=True))
+    return {
+        "sampler_bytes_per_logit": sampler,
+        "framework_gib": {
+            "cuda": value["cuda"], "rocm": value["rocm"], "v0": value["v0"], "cpu": 0.0,
+        },
+        "communication_gib": {
+            "v0": {"base": 0.0, "log2_ranks": value["v0_ranks"]},
+            "before_0.18": {"base": 0.0, "log2_ranks": value["before"]},
+            "since_0.18": {"base": value["since_base"], "log2_ranks": value["since"]},
+        },
+        "experts_factor": value["experts"],
+        "encoders_gib": value["encoders"],
+        "graphs_gib": {
+            "base": value["graphs"],
+            "at_512": value["graphs_512"],
+            "log2_ranks": value["graphs_ranks"],
+        },
+        "interval": {"weights_share": 0.006, "floor_gb": 0.25, "scale": 1.0},
+    }  # fmt: skip
+
+
+def counts_for(row: Row) -> bool:
+    """Whether the row is measured by: its own model, known with high confidence."""
+    return row.point.confidence == "high" and row.point.own_shape
+
+
+def era_of(row: Row) -> str:
+    return "since_0.18" if row.settings.rules.version >= (0, 18, 0) else "before_0.18"
+
+
+def activation(row: Row, sampler: dict[str, float]) -> float:
+    return max(row.logits * sampler[era_of(row)], row.layer)
+
+
+def _sampler(rows: list[Row], era: str) -> float:
+    """Bytes per logit, from starts whose activations are printed and made by the sampler."""
+    found = [
+        row.point.observed["peak_activation_gib"] / row.logits
+        for row in rows
+        if era_of(row) == era
+        and row.point.observed.get("peak_activation_gib")
+        and row.logits * _SAMPLER_PRIOR[era] > 2 * row.layer
+        and row.settings.ranks == 1
+    ]
+    return round(statistics.median(found), 1) if len(found) > 1 else _SAMPLER_PRIOR[era]
+
+
+def kv_of(row: Row) -> float:
+    return float(row.point.observed["available_kv_memory_gib"])
+
+
+def _framework(rows: list[Row], key: str) -> float:
+    """Memory outside torch on one GPU, from the starts that print it."""
+    found = [
+        row.point.observed["non_torch_gib"]
+        for row in rows
+        if row.point.observed.get("non_torch_gib") is not None
+        and row.settings.ranks == 1
+        and row.settings.platform == "cuda"
+        and early(row.settings) == (key == "v0")
+    ]
+    return float(statistics.median(found)) if found else float(_PRIOR[0 if key == "cuda" else 2])
+
+
+def _least_absolute(x: Any, y: Any, weight: Any, prior: Any) -> Any:
+    """Least absolute deviations by reweighting, drawn a little towards the physical guess."""
+    found = prior.copy()
+    for _ in range(200):
+        gap = np.maximum(np.abs(y - x @ found), _FLOOR)
+        scaled = weight / gap / (1 + gap**2)  # starts that hold something unnamed count little
+        left = x.T @ (x * scaled[:, None]) + np.diag(_TRUST)
+        right = x.T @ (y * scaled) + _TRUST * prior
+        found = np.linalg.solve(left, right)
+    return found
+
+
+def predict(rows: list[Row], table: dict[str, Any]) -> list[tuple[Row, float, float]]:
+    """(row, error in GiB, half width in GiB) of the budget under `table`."""
+    profile.constants.cache_clear()
+    original = profile.constants
+    profile.constants = vllm.budget.__globals__["constants"] = lambda: table
+    try:
+        out = []
+        for row in rows:
+            budget = vllm.budget(row.point.model(), row.point.deployment())
+            kv = row.point.observed["available_kv_memory_gib"]
+            half = (budget.interval[1] - budget.interval[0]) / 2 / GIB
+            out.append((row, budget.kv_bytes / GIB - kv, half))
+        return out
+    finally:
+        profile.constants = vllm.budget.__globals__["constants"] = original
+
+
+def left_out(rows: list[Row]) -> list[tuple[Row, float, float]]:
+    """Errors of every row under constants fitted without its model."""
+    out = []
+    for name in sorted({row.point.name for row in rows if counts_for(row)}):
+        table = fit([row for row in rows if row.point.name != name])
+        own = [row for row in rows if row.point.name == name and counts_for(row)]
+        out += predict(own, table)
+    return out
+
+
+def scale_for(found: list[tuple[Row, float, float]], share: float) -> float:
+    """The factor on half widths that lets them cover `share` of the errors."""
+    ratios = sorted(abs(error) / half for _, error, half in found if half > 0)
+    return ratios[min(len(ratios) - 1, math.ceil(share * len(ratios)))]
+
+
+def report(found: list[tuple[Row, float, float]]) -> None:
+    by_model: dict[str, list[float]] = defaultdict(list)
+    for row, error, _ in found:
+        by_model[row.point.name].append(100 * error / row.point.observed["available_kv_memory_gib"])
+    medians = {name: statistics.median(map(abs, errors)) for name, errors in by_model.items()}
+    for name, value in sorted(medians.items(), key=lambda item: item[1]):
+        errors = by_model[name]
+        spread = f"{min(errors):7.2f} .. {max(errors):7.2f}"
+        print(f"{name:46.46s} {value:7.2f} %  {spread}  n={len(errors)}")
+    cover = [abs(error) <= half for _, error, half in found]
+    widths = [100 * half / row.point.observed["available_kv_memory_gib"] for row, _, half in found]
+    print(f"models {len(medians)}, median error {statistics.median(medians.values()):.2f} %")
+    print(f"points {len(found)}, covered {100 * sum(cover) / len(cover):.1f} %, "
+          f"median half width {statistics.median(widths):.2f} %")  # fmt: skip
+
+
+def main(arguments: list[str]) -> None:
+    rows = rows_of(Path(arguments[0]))
+    table = fit(rows)
+    scale = scale_for(left_out(rows), 0.92)
+    table["interval"]["scale"] = round(scale, 2)
+    found = [(row, error, half * scale) for row, error, half in left_out(rows)]
+    report(found)
+    table["provenance"] = (
+        f"scripts/fit_vllm_budget.py on {len(found)} start-ups of "
+        f"{len({row.point.name for row, _, _ in found})} models (vLLM 0.6 to 0.31); sampler bytes "
+        "from printed activations, the rest by least absolute deviations, every model weighing the same"
+    )
+    print(json.dumps(table, indent=1))
+    if "--write" in arguments:
+        _DATA.write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,48 @@
+"""Weights that a deployment adds to the model's own: LoRA slots, draft modules.
+
+Source: vLLM 0.32, lora/layers (lora_a is copied, lora_b split), model_executor/models/
+deepseek_mtp.py and llama_eagle.py. Estimates: no log has confirmed them.
+"""
+
+from __future__ import annotations
+
+from kvproof.engine.vllm.rank_weights import expert_ranks
+from kvproof.engine.vllm.settings import Settings
+from kvproof.model.tensors import TensorGroup
+from kvproof.model.types import Model
+from kvproof.model.weights import stored_bytes
+
+_ADAPTED = ("attention", "mlp", "shared_expert", "mixer")
+
+
+def lora_bytes(model: Model, settings: Settings) -> int:
+    """Bytes of the preallocated slots: rank x (inputs + outputs / ranks) of every linear layer."""
+    flags = settings.flags
+    if not flags.get("enable_lora"):
+        return 0
+    loras, rank = int(flags.get("max_loras", 1)), int(flags.get("max_lora_rank", 16))
+    widths = 0
+    for group in model.tensors:
+        if group.linear and group.role in _ADAPTED and len(group.shape) == 2:
+            outputs, inputs = group.shape
+            widths += group.count * (inputs + outputs // settings.ranks)
+    return loras * rank * widths * 2
+
+
+def draft_bytes(model: Model, settings: Settings) -> int:
+    """Bytes of an MTP module or EAGLE head: a last layer of the target and a fusing matrix."""
+    draft = settings.draft
+    if not draft.layers:
+        return 0
+    layer = sum(_of_last_layer(model, settings, group) for group in model.tensors)
+    fused = {"eagle3": 3}.get(draft.method, 2) * model.hidden_size**2 * 2
+    return draft.layers * (layer + fused // settings.ranks)
+
+
+def _of_last_layer(model: Model, settings: Settings, group: TensorGroup) -> int:
+    if model.layers - 1 not in group.layers or group.role in ("vision", "audio", "projector"):
+        return 0
+    if group.role == "expert" and settings.draft.method not in ("mtp", "dspark"):
+        return 0
+    ranks = expert_ranks(settings) if group.role == "expert" else settings.ranks
+    return stored_bytes(model, group) // len(group.layers) // ranks

@@ -1,0 +1,158 @@
+"""Budget: one GPU's memory, term by term, down to what vLLM leaves for the cache.
+
+requested = memory x gpu_memory_utilization; the cache gets what weights, the profiling run and,
+from 0.20 on, the estimate of CUDA graphs leave of it. The CUDA context and NCCL exist before
+the first snapshot and are not charged. Source: vLLM 0.32, v1/worker/gpu_worker.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from kvproof.engine.base import Budget, Deployment
+from kvproof.engine.vllm.adapters import draft_bytes, lora_bytes
+from kvproof.engine.vllm.profile import Part, constants, graph_part, run_parts
+from kvproof.engine.vllm.rank_weights import RankWeights, rank_weights
+from kvproof.engine.vllm.settings import Settings, settle
+from kvproof.errors import UsageError
+from kvproof.model.types import Model
+from kvproof.terms import Term
+from kvproof.units import GB
+
+_SOURCE = "vLLM {}, v1/worker/gpu_worker.py"
+_FITTED = "start-up logs, data/budget.json"
+_WEIGHTS = "tensor shapes of the architecture, vLLM's sharding"
+
+
+def budget(model: Model, deployment: Deployment) -> Budget:
+    """Memory of one GPU of the deployment down to the cache; `interval` covers 90 % of logs."""
+    settings = settle(model, deployment)
+    memory = _memory(deployment)
+    share = settings.flags.get("gpu_memory_utilization", settings.rules.utilization)
+    requested = min(memory, math.ceil(memory * share))
+    terms = [_unused(memory, requested, share, settings)]
+    given = settings.flags.get("kv_cache_memory_bytes")
+    if given is not None:
+        return _given(terms, memory, given)
+    weights = rank_weights(model, settings)
+    terms += _weight_terms(weights, settings)
+    parts = [*run_parts(model, settings, memory), *_optional(model, settings)]
+    graphs = graph_part(settings)
+    if graphs is not None and settings.rules.graphs_charged:
+        parts.append(graphs)
+    terms += [_term(part) for part in parts]
+    taken = sum(int(term.value) for term in terms[1:])
+    return _answer(terms, memory, requested - taken, _doubt(parts, weights))
+
+
+def _memory(deployment: Deployment) -> int:
+    if deployment.accelerator is None:
+        raise UsageError("no GPU is named", hint="give gpu=..., for example gpu='H100-80GB'")
+    return deployment.accelerator.memory_bytes
+
+
+def _unused(memory: int, requested: int, share: float, settings: Settings) -> Term:
+    version = ".".join(str(part) for part in settings.rules.version)
+    return Term(
+        name="left unused",
+        value=memory - requested,
+        unit="B",
+        formula=f"{memory:,} B - ceil({memory:,} x {share:g}) = {memory - requested:,} B; the "
+        "CUDA context, NCCL and graphs that are not charged live here",
+        source=_SOURCE.format(version),
+    )
+
+
+def _given(terms: list[Term], memory: int, given: int) -> Budget:
+    """kv_cache_memory_bytes sets the cache; nothing is profiled."""
+    rest = memory - given
+    other = Term(
+        name="everything else",
+        value=rest,
+        unit="B",
+        formula=f"{memory:,} - {given:,} B = {rest:,} B",
+        source=terms[0].source,
+    )
+    cache = Term(
+        name="KV cache",
+        value=given,
+        unit="B",
+        formula="kv_cache_memory_bytes as given",
+        source=terms[0].source,
+    )
+    return Budget(kv_bytes=given, interval=(given, given), terms=(other, cache))
+
+
+def _weight_terms(weights: RankWeights, settings: Settings) -> list[Term]:
+    rows = (
+        ("weights", weights.decoder, f"decoder on one of {settings.ranks} ranks"),
+        ("encoder weights", weights.encoders, "vision, audio and projectors"),
+        ("absorbed latent projections", weights.absorbed, "halves of kv_b_proj in 16 bits"),
+        ("rotary tables", weights.tables, "cosines and sines for the whole context"),
+    )
+    return [
+        Term(name=name, value=size, unit="B", formula=f"{what}: {size:,} B", source=_WEIGHTS)
+        for name, size, what in rows
+        if size
+    ]
+
+
+def _optional(model: Model, settings: Settings) -> list[Part]:
+    """LoRA slots and a draft's weights, where asked for."""
+    out = []
+    lora = lora_bytes(model, settings)
+    if lora:
+        loras, rank = settings.flags.get("max_loras", 1), settings.flags.get("max_lora_rank", 16)
+        formula = f"{loras} slots of rank {rank}: {lora:,} B"
+        out.append(Part(name="LoRA slots", value=lora, formula=formula, doubt=0.1 * lora))
+    draft = draft_bytes(model, settings)
+    if draft:
+        formula = f"{settings.draft.method}: {settings.draft.layers} layer(s): {draft:,} B"
+        out.append(Part(name="draft model", value=draft, formula=formula, doubt=0.3 * draft))
+    return out
+
+
+def _term(part: Part) -> Term:
+    return Term(
+        name=part.name,
+        value=part.value,
+        unit="B",
+        formula=part.formula,
+        source=_FITTED,
+        low=max(0, round(part.value - part.doubt)),
+        high=round(part.value + part.doubt),
+    )
+
+
+def _doubt(parts: list[Part], weights: RankWeights) -> int:
+    """Half the width of the interval: parts' doubts in quadrature, scaled to cover 90 %."""
+    table = constants()["interval"]
+    own = float(table["weights_share"]) * weights.total
+    square = sum(part.doubt**2 for part in parts) + own**2 + (float(table["floor_gb"]) * GB) ** 2
+    return round(float(table["scale"]) * math.sqrt(square))
+
+
+def _answer(terms: list[Term], memory: int, left: int, doubt: int) -> Budget:
+    kv = max(0, left)
+    low, high = max(0, left - doubt), max(0, left + doubt)
+    taken = memory - sum(int(term.value) for term in terms)
+    cache = Term(
+        name="KV cache",
+        value=kv,
+        unit="B",
+        formula=f"{memory:,} B less the terms above = {taken:,} B",
+        source="the rest",
+        low=low,
+        high=high,
+    )
+    terms = [*terms, cache]
+    if left < 0:
+        missing = Term(
+            name="missing",
+            value=left,
+            unit="B",
+            formula=f"{-left:,} B more are needed than gpu_memory_utilization allows",
+            source="the rest",
+        )
+        terms.append(missing)
+    return Budget(kv_bytes=kv, interval=(low, high), terms=tuple(terms))

@@ -1,0 +1,181 @@
+"""What vLLM's profiling run takes besides weights, in parts that add up.
+
+Each part is a quantity that the run allocates (rows of logits, a batch's widest layer, experts'
+intermediates, communication buffers) times a constant of `data/budget.json`, which
+scripts/fit_vllm_budget.py fits to start-up logs. Source of the run: vLLM 0.32,
+v1/worker/gpu_worker.py (determine_available_memory) and gpu_model_runner.py (profile_run).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvproof.engine.vllm.settings import Settings
+from kvproof.kinds import RecurrentSlot
+from kvproof.model.types import Model
+from kvproof.units import GIB
+
+_LARGE_GPU = 40 * GIB
+_MOST_GRAPHS = 512
+_DATA = Path(__file__).with_name("data") / "budget.json"
+_SCAN_CHUNK = 128
+_LAYER_COPIES = 3
+"""Copies of the hidden and of the widest inner state alive at once in a layer."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of the profiling run: its bytes and how they come about."""
+
+    name: str
+    value: int
+    formula: str
+    doubt: float
+    """The part's uncertainty in bytes, one unit of the fitted interval."""
+
+
+class Quantities(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run's parts are proportional to."""
+
+    logits: int
+    layer_bytes: int
+    expert_bytes: int
+    encoders: bool
+    quantized_experts: bool
+
+
+@cache
+def constants() -> dict[str, Any]:
+    """The fitted constants with their provenance."""
+    raw: dict[str, Any] = msgspec.json.decode(_DATA.read_bytes())
+    return raw
+
+
+def quantities(model: Model, settings: Settings) -> Quantities:
+    """Logits of the dummy sampler, bytes of a layer's states, bytes of experts' inputs."""
+    config = model.text_config
+    tokens = settings.max_num_batched_tokens
+    rows = min(settings.max_num_seqs, tokens)
+    inner = int(config.get("intermediate_size") or 0) // settings.ranks
+    layer = tokens * _LAYER_COPIES * (model.hidden_size + inner) * 2
+    layer += _scan_bytes(model, settings, tokens)
+    experts = tokens * model.experts_per_token * model.hidden_size * 2
+    return Quantities(
+        logits=rows * model.vocab_size,
+        layer_bytes=layer,
+        expert_bytes=experts,
+        encoders=_has_encoders(model) and not settings.flags.get("language_model_only"),
+        quantized_experts=_fp8_experts(model),
+    )
+
+
+def _scan_bytes(model: Model, settings: Settings, tokens: int) -> int:
+    """States at the chunk boundaries of a prefill's scan, in f32, twice."""
+    states = [s.elements for s in model.slots if isinstance(s, RecurrentSlot)]
+    if not states:
+        return 0
+    return -(-tokens // _SCAN_CHUNK) * max(states) // settings.ranks * 4 * 2
+
+
+def _has_encoders(model: Model) -> bool:
+    if any(group.role in ("vision", "audio") for group in model.tensors):
+        return True
+    return any(key in model.config for key in ("vision_config", "audio_config"))
+
+
+def _fp8_experts(model: Model) -> bool:
+    scheme = model.quantization.default if model.quantization is not None else None
+    return bool(model.experts) and scheme is not None and "fp8" in str(scheme).lower()
+
+
+def sampler_bytes(settings: Settings) -> float:
+    """Bytes per logit of the dummy sampler: sorting for top-p was dropped in 0.18."""
+    table = constants()["sampler_bytes_per_logit"]
+    return float(table["since_0.18" if settings.rules.version >= (0, 18, 0) else "before_0.18"])
+
+
+def run_parts(model: Model, settings: Settings, memory: int) -> tuple[Part, ...]:
+    """The parts of the profiling run on one rank of a GPU of `memory` bytes."""
+    sizes = quantities(model, settings)
+    parts = [_activation(settings, sizes), _framework(settings)]
+    if settings.ranks > 1:
+        parts.append(_communication(settings, memory))
+    if sizes.expert_bytes and sizes.quantized_experts and settings.capability[0] == 9:
+        parts.append(_experts(sizes))
+    if sizes.encoders:
+        parts.append(_encoders())
+    return tuple(parts)
+
+
+def _part(name: str, gib: float, formula: str, doubt: float) -> Part:
+    return Part(name=name, value=round(gib * GIB), formula=formula, doubt=doubt * GIB)
+
+
+def _activation(settings: Settings, sizes: Quantities) -> Part:
+    each = sampler_bytes(settings)
+    sampler = sizes.logits * each
+    if sampler >= sizes.layer_bytes:
+        formula = f"dummy sampler: {sizes.logits:,} logits x {each:g} B"
+        return Part(name="activations", value=round(sampler), formula=formula, doubt=0.06 * sampler)
+    formula = (
+        f"a batch of {settings.max_num_batched_tokens:,} tokens through the widest layer: "
+        f"{sizes.layer_bytes:,} B"
+    )
+    return Part(
+        name="activations",
+        value=sizes.layer_bytes,
+        formula=formula,
+        doubt=0.15 * sizes.layer_bytes,
+    )
+
+
+def _framework(settings: Settings) -> Part:
+    table = constants()["framework_gib"]
+    key = "v0" if early(settings) else settings.platform
+    value = float(table.get(key, table["cuda"]))
+    return _part("framework", value, f"{value:g} GiB ({key}, fitted)", 0.12 + 0.15 * value)
+
+
+def early(settings: Settings) -> bool:
+    """Releases before 0.7, whose baseline was taken before the CUDA context."""
+    return settings.rules.version < (0, 7, 0)
+
+
+def _communication(settings: Settings, memory: int) -> Part:
+    """NCCL's growth and all-reduce workspaces; the fused ones of 0.18 on only on large GPUs."""
+    steps = math.log2(settings.ranks)
+    era = "since_0.18" if settings.rules.version >= (0, 18, 0) else "before_0.18"
+    table = constants()["communication_gib"][era if settings.rules.v1 else "v0"]
+    each = float(table["log2_ranks"])
+    base = float(table["base"]) if memory >= _LARGE_GPU else 0.0
+    value = base + each * steps
+    formula = f"{base:g} + {each:g} x log2({settings.ranks}) GiB = {value:.2f} GiB (fitted)"
+    return _part("communication", value, formula, 0.25 * value + 0.1)
+
+
+def _experts(sizes: Quantities) -> Part:
+    factor = float(constants()["experts_factor"])
+    value = sizes.expert_bytes * factor / GIB
+    formula = f"{sizes.expert_bytes:,} B of experts' inputs x {factor:g} (fitted)"
+    return _part("experts' workspace", value, formula, 0.5 * value)
+
+
+def _encoders() -> Part:
+    value = float(constants()["encoders_gib"])
+    return _part("encoder profiling", value, f"{value:g} GiB (fitted)", 0.5 * value)
+
+
+def graph_part(settings: Settings) -> Part | None:
+    """CUDA graphs: a charge on the budget where the release estimates them."""
+    if settings.flags.get("enforce_eager") or settings.platform == "cpu":
+        return None
+    table = constants()["graphs_gib"]
+    size = min(settings.max_num_seqs, _MOST_GRAPHS)
+    value = float(table["base"]) + float(table["at_512"]) * size / _MOST_GRAPHS
+    value += float(table["log2_ranks"]) * math.log2(settings.ranks) * size / _MOST_GRAPHS
+    formula = f"{value:.2f} GiB for batches up to {size} on {settings.ranks} ranks (fitted)"
+    return _part("CUDA graphs", value, formula, 0.5 * value)
