@@ -52,7 +52,11 @@ def classes() -> dict[str, dict[str, list[str]]]:
         for model_type, names in getattr(auto, table).items():
             found = [names] if isinstance(names, str) else list(names)
             out.setdefault(model_type, {})[kind] = found
+    for model_type, (head, body) in HEADLESS.items():
+        out[model_type] = {"causal": [head], "base": [body]}
     for model_type, kinds in list(out.items()):
+        if model_type in HEADLESS:
+            continue
         for kind, names in kinds.items():
             try:
                 own = getattr(getattr(transformers, names[0], None), "config_class", None)
@@ -64,9 +68,22 @@ def classes() -> dict[str, dict[str, list[str]]]:
     return out
 
 
+HEADLESS = {"deepseek_ocr2_text": ("DeepseekForCausalLM", "DeepseekOcr2TextModel")}
+"""Published language models whose design transformers has only as a part of another model."""
+
+
 def trace(model_type: str, class_name: str) -> Any:
     """Interpret one class."""
-    cls = getattr(transformers, class_name)
+    head, body = HEADLESS.get(model_type, ("", ""))
+    if class_name == head:
+        interp, walk, late = trace(model_type, body)
+        for group in walk.groups:
+            group.name = f"model.{group.name}"
+        shape = (E("c", "vocab_size"), E("c", "hidden_size"))
+        untied = mk("not", mk("get", E("root"), "tie_word_embeddings", False))
+        walk.groups.append(collect.Group("lm_head.weight", shape, untied, (), None, "linear", False))
+        return interp, walk, late
+    cls = named(class_name)
     inst = default_config(model_type)
     interp = Interpreter(evaluator(inst))
     config = configs.for_class(cls, inst)
@@ -78,13 +95,23 @@ def trace(model_type: str, class_name: str) -> Any:
     return interp, walk, walk.apply_ties()
 
 
+def named(class_name: str) -> Any:
+    """A model class by its name, also one that transformers does not export."""
+    found = getattr(transformers, class_name, None)
+    if found is None:
+        from transformers.models.deepseek_ocr2 import modeling_deepseek_ocr2 as module
+
+        found = getattr(module, class_name)
+    return found
+
+
 def recipe(model_type: str, kinds: dict[str, list[str]], failures: dict[str, str]) -> dict[str, Any] | None:
     """The file of one model type, or None."""
     nodes = recipes.Nodes()
     made: dict[str, Any] = {}
     for names in kinds.values():
         for name in names:
-            if name in made or not hasattr(transformers, name):
+            if name in made or not (hasattr(transformers, name) or model_type in HEADLESS):
                 continue
             rule = rule_for(name)
             if rule:

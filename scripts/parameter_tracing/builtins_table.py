@@ -753,6 +753,10 @@ def _getattr(interp: Any, owner: Any, name: Any, default: Any = MISSING) -> Any:
         return Opaque("dynamic attribute")
     if default is MISSING:
         return get_attr(interp, owner, name)
+    if isinstance(owner, Choice):
+        return interp.fork(owner.cond, lambda: _getattr(interp, owner.yes, name, default), lambda: _getattr(interp, owner.no, name, default))
+    if isinstance(owner, E) and scalar(default):
+        return mk("get", owner, name, unwrap(default))
     try:
         return get_attr(interp, owner, name)
     except Raised:
@@ -768,6 +772,8 @@ def _hasattr(interp: Any, owner: Any, name: str) -> Any:
         return configs.has(interp, owner, name)
     if isinstance(owner, Opaque):
         return False
+    if isinstance(owner, E) and owner.op == "c":
+        return mk("has", *owner.args, name)
     try:
         found = get_attr(interp, owner, name)
     except Raised:

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from .expressions import E, mk
-from .values import Bound, Opaque, Raised, Store, SymRange, Unsupported
+from .values import Bound, Choice, Opaque, Raised, Store, SymRange, Unsupported
 
 CONSTANT = {"model_type", "attribute_map", "sub_configs", "base_config_key", "base_model_tp_plan", "base_model_pp_plan"}
 NATIVE_ANSWER = {"use_return_dict": True, "return_dict": True, "output_attentions": False, "chunk_size_feed_forward": 0,
@@ -112,6 +112,11 @@ def _instance_attr(cfg: Cfg, name: str) -> Any:
         if isinstance(value, PreTrainedConfig):
             declared = cfg.cls.sub_configs.get(name)
             return Cfg((*cfg.path, name), value, declared is not AutoConfig)
+        declared = cfg.cls.sub_configs.get(name)
+        if value is None and isinstance(declared, type) and declared is not AutoConfig:
+            path = (*cfg.path, name)
+            there = mk("not", mk("is", key(path), None))
+            return Choice(there, Cfg(path, _default(declared)), None)
         if callable(value) and not isinstance(value, type):
             return Bound(cfg, value)
         return key((*cfg.path, name))
@@ -122,6 +127,11 @@ def _instance_attr(cfg: Cfg, name: str) -> Any:
     if inspect.ismethod(value):
         return Bound(cfg if value.__self__ is inst else cfg.cls, value.__func__)
     return value
+
+
+@functools.cache
+def _default(cls: type) -> Any:
+    return cls()
 
 
 def has(interp: Any, cfg: Cfg, name: str) -> Any:
