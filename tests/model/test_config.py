@@ -101,6 +101,13 @@ def test_undeclared_fields_win_over_computed_ones() -> None:
     assert text["intermediate_size"] == 96
 
 
+def test_the_given_config_is_left_as_it_was() -> None:
+    for record in MEASURED:
+        before = copy.deepcopy(record["config"])
+        resolve(record["config"])
+        assert record["config"] == before
+
+
 def test_published_types_outside_transformers() -> None:
     found = resolve({"model_type": "kimi_k2", "num_hidden_layers": 61})
     assert (found.model_type, found.published_type) == ("deepseek_v3", "kimi_k2")
@@ -176,7 +183,7 @@ def mutated_configs(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.booleans()):
             target.pop(key)
         else:
-            target[key] = draw(ODD)
+            target[key] = copy.deepcopy(draw(ODD))
         if not config:
             break
     return config

@@ -40,6 +40,15 @@ def check_plain(value: Any) -> None:
             raise ModelError(f"the config holds a {type(node).__name__}, which JSON has not")
 
 
+def plain_copy(value: Any) -> Any:
+    """A copy of a checked config, so that rules never change what the caller holds."""
+    if isinstance(value, Mapping):
+        return {key: plain_copy(child) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_copy(child) for child in value]
+    return value
+
+
 def shown(value: Any) -> str:
     """A short form of any value for an error message."""
     if isinstance(value, int) and abs(value) >= 10**18:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kvproof.errors import ModelError, unknown_name
-from kvproof.model.checks import bad_value, check_count, check_plain
+from kvproof.model.checks import bad_value, check_count, check_plain, plain_copy
 from kvproof.model.classes import Row, SubRow, base, class_row, known_types
 from kvproof.model.foreign import translate
 from kvproof.model.rules import find_rule
@@ -53,7 +53,7 @@ def resolve(config: Mapping[str, Any]) -> Resolved:
         raise ModelError("the config is no object", hint="give a model's own config.json")
     check_plain(config)
     try:
-        translated = translate(dict(config))
+        translated = translate(plain_copy(config))
     except _RULE_FAULTS as error:
         raise _fault("the config", error) from None
     given = translated.config
@@ -108,7 +108,7 @@ def _build(name: str, given: Config, depth: int = 0) -> Config:
         raise ModelError("the config is nested too deeply", hint="give a model's own config.json")
     given = dict(given)
     _apply(BEFORE, name, given)
-    out: Config = {**base().base, **row.defaults, **_spelled(row, given)}
+    out: Config = {**base().base, **plain_copy(row.defaults), **_spelled(row, given)}
     out["model_type"] = name
     for key in row.ints:
         check_count(key, out.get(key), name)
@@ -144,7 +144,7 @@ def _nested(key: str, sub: SubRow, value: Any, depth: int) -> Config | None:
     if value is None:
         if sub.optional:
             return None
-        value = sub.init
+        value = plain_copy(sub.init)
     if not isinstance(value, dict):
         raise bad_value(key, value, "an object")
     name = sub.class_
