@@ -16,6 +16,7 @@ class _Table(msgspec.Struct, frozen=True):
     read: tuple[str, ...]
     refused: dict[str, str]
     model_types: dict[str, str]
+    classes: dict[str, str]
     equal: dict[str, str]
 
 
@@ -56,10 +57,9 @@ def architecture_of(model: Model) -> str | None:
     own = model.config.get("general.architecture")
     if isinstance(own, str):
         return own
-    types = _table().model_types
-    inner = model.text_config.get("model_type")
-    found = types.get(model.model_type)
-    return found or (types.get(inner) if isinstance(inner, str) else None)
+    table, inner = _table(), model.text_config.get("model_type")
+    found = table.classes.get(model.architecture) or table.model_types.get(model.model_type)
+    return found or (table.model_types.get(inner) if isinstance(inner, str) else None)
 
 
 def equal_type(arch: str) -> str | None:

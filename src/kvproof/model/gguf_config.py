@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvproof.cache import Slot
 from kvproof.errors import ModelError
+from kvproof.kinds import Slot
 from kvproof.model.gguf import GgufHeader, TensorInfo, read_file
 from kvproof.model.gguf_arch import check_architecture
 from kvproof.model.gguf_equal import equivalent

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kvproof.cache import (
+from kvproof.kinds import (
     ConvSlot,
     FullSlot,
     LatentSlot,
@@ -163,7 +163,7 @@ def _mamba(keys: Keys, slots: tuple[Slot, ...], config: Config) -> Config:
     inner, heads = keys.count("ssm.inner_size"), keys.count("ssm.time_step_rank", 0)
     width, groups = keys.count("embedding_length"), keys.count("ssm.group_count", 0)
     state, kernel = keys.count("ssm.state_size"), keys.count("ssm.conv_kernel")
-    ratio = inner // width if inner % width == 0 else inner / width
+    ratio = inner // width if inner % width == 0 else None
     out: Config = {
         "state_size": state, "mamba_d_state": state, "ssm_state_size": state,
         "conv_kernel": kernel, "mamba_d_conv": kernel, "expand": ratio, "mamba_expand": ratio,

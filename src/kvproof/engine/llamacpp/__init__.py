@@ -6,9 +6,9 @@ recurrent buffers are exact (facts measured on b11549); compute buffers are esti
 
 from __future__ import annotations
 
-from kvproof.cache import Types, element_type
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
 from kvproof.engine.llamacpp.flags import flags_of
+from kvproof.kinds import Types, element_type
 from kvproof.model.types import Model
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from kvproof.cache import (
+from kvproof.engine.llamacpp.context import Context, expands_latents
+from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
+from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
     FullSlot,
@@ -21,8 +23,6 @@ from kvproof.cache import (
     RecurrentSlot,
     SlidingSlot,
 )
-from kvproof.engine.llamacpp.context import Context, expands_latents
-from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
 from kvproof.model.types import Model
 from kvproof.terms import Term
 

@@ -88,6 +88,11 @@ def canonical_flag(name: str) -> tuple[str, bool]:
     raise unknown_name("llama-server flag", name, sorted(known), see="see llama-server --help")
 
 
+def is_read(name: str) -> bool:
+    """Whether a flag decides memory; the others are known by name only."""
+    return name in _READERS
+
+
 def flags_of(deployment: Deployment) -> Flags:
     """The deployment's flags, read and checked."""
     build = build_of(deployment.engine.version)

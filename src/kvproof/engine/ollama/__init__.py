@@ -1,0 +1,44 @@
+"""Ollama: llama.cpp with Ollama's defaults for context, parallel requests and cache type.
+
+Flags are the options of a request or Modelfile (num_ctx, num_batch, num_gpu, ...) and the
+server's environment in snake_case without OLLAMA_ (num_parallel, kv_cache_type,
+flash_attention, context_length).
+"""
+
+from __future__ import annotations
+
+from kvproof.engine import llamacpp
+from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
+from kvproof.engine.ollama.flags import as_llamacpp, build_name
+from kvproof.kinds import Types
+from kvproof.model.types import Model
+
+
+def check_flags(deployment: Deployment) -> None:
+    """Raise UsageError for a flag that Ollama does not have or a bad value."""
+    as_llamacpp(deployment)
+
+
+def cache(model: Model, request: CacheRequest, version: str | None = None) -> Cache:
+    """Bytes of sequences in the llama.cpp context that Ollama starts for them."""
+    return llamacpp.cache(model, request, build_name(version))
+
+
+def budget(model: Model, deployment: Deployment) -> Budget:
+    """What the runner allocates, by llama.cpp's rules."""
+    return llamacpp.budget(model, as_llamacpp(deployment))
+
+
+def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
+    """The cells of the runner's context."""
+    return llamacpp.capacity(model, as_llamacpp(deployment), kv_bytes)
+
+
+def types_for(model: Model, deployment: Deployment) -> Types:
+    """Element types of the runner's cache."""
+    return llamacpp.types_for(model, as_llamacpp(deployment))
+
+
+def ranks_for(deployment: Deployment) -> int:
+    """GPUs that one runner spreads its model over."""
+    return llamacpp.ranks_for(deployment)
