@@ -7,7 +7,7 @@ name where it has none of its own.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,11 +40,11 @@ class Base(msgspec.Struct, frozen=True):
     families: dict[str, dict[str, str]]
 
 
-_FOLDER = "data/architectures/classes"
+_FOLDER = Path(__file__).parent / "data" / "architectures" / "classes"
 
 
 def _read(name: str) -> bytes:
-    return files("kvproof.model").joinpath(f"{_FOLDER}/{name}.json").read_bytes()
+    return (_FOLDER / f"{name}.json").read_bytes()
 
 
 @cache

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 from kvproof.model.classes import class_row
-from kvproof.model.rules import Config, Rule
-from kvproof.model.rules.layer_types import FULL, INDEXED, LEGACY, LINEAR, SLIDING
+from kvproof.model.rules import Config, Rule, recurrent
+from kvproof.model.rules.layer_types import FULL, INDEXED, SLIDING
 
 
 def chain(*rules: Rule) -> Rule:
@@ -141,31 +140,6 @@ def _dory_halve(c: Config) -> None:
         c["n_recurrent_layers"] = c["num_hidden_layers"] - used
 
 
-def _hrm_text(c: Config) -> None:
-    if c.get("num_layers_per_stack") is None:
-        c["num_layers_per_stack"] = c["num_hidden_layers"]
-        c["num_hidden_layers"] *= c["H_cycles"] * (c["L_cycles"] + 1)
-
-
-def _mamba1(c: Config) -> None:
-    c["intermediate_size"] = c["expand"] * c["hidden_size"]
-    _auto_rank("time_step_rank")(c)
-
-
-def _auto_rank(key: str) -> Rule:
-    def rule(c: Config) -> None:
-        if c.get(key) == "auto":
-            c[key] = ceil(c["hidden_size"] / 16)
-
-    return rule
-
-
-def _auto_heads(c: Config) -> None:
-    inner = c.get("mamba_d_ssm") or c["mamba_expand"] * c["hidden_size"]
-    if c.get("mamba_d_head") == "auto":
-        c["mamba_d_head"] = inner // c["mamba_n_heads"]
-
-
 def _deepseek_v4(c: Config) -> None:
     n = c["num_hidden_layers"]
     rates = dict(c.get("compress_rates") or {
@@ -206,9 +180,8 @@ def _switch(c: Config) -> None:
 
 
 def _gemma3n(c: Config) -> None:
-    n = c["num_hidden_layers"]
     if not isinstance(c["intermediate_size"], list):
-        c["intermediate_size"] = [c["intermediate_size"]] * n
+        c["intermediate_size"] = [c["intermediate_size"]] * c["num_hidden_layers"]
 
 
 def _llama4(c: Config) -> None:
@@ -221,11 +194,6 @@ def _no_rope_layers(c: Config) -> None:
     if not c.get("no_rope_layers"):
         step = c.get("no_rope_layer_interval", 4)
         c["no_rope_layers"] = [int((i + 1) % step != 0) for i in range(c["num_hidden_layers"])]
-
-
-def _mistral_large4(c: Config) -> None:
-    if c.get("kv_source_layers") is None:
-        c["kv_source_layers"] = list(range(c["num_hidden_layers"]))
 
 
 def _step3p5_before(c: Config) -> None:
@@ -252,61 +220,6 @@ def _step3p5(c: Config) -> None:
         _override(c, SLIDING, {"num_attention_heads": c["num_sliding_attention_heads"]})
 
 
-def _zamba(c: Config) -> None:
-    c["attention_hidden_size"] = c.get("attention_hidden_size") or 2 * c["hidden_size"]
-    heads = c["num_attention_heads"]
-    c["attention_head_dim"] = c.get("attention_head_dim") or 2 * c["hidden_size"] // heads
-    _auto_rank("mamba_dt_rank")(c)
-    if c.get("layers_block_type") is None:
-        period, offset = c["attn_layer_period"], c["attn_layer_offset"]
-        rest = range(c["num_hidden_layers"] - 3)
-        tail = ["hybrid" if i % period == offset else LINEAR for i in rest]
-        c["layers_block_type"] = [LINEAR, LINEAR, "hybrid", *tail]
-    c["layers_block_type"] = [LEGACY.get(kind, kind) for kind in c["layers_block_type"]]
-
-
-def _zamba2(c: Config) -> None:
-    hidden, heads = c["hidden_size"], c["num_attention_heads"]
-    c["intermediate_size"] = c.get("intermediate_size") or 4 * hidden
-    c["attention_hidden_size"] = 2 * hidden
-    c["attention_head_dim"] = 2 * hidden // heads
-    c["mamba_headdim"] = int(c["mamba_expand"] * hidden) // c["n_mamba_heads"]
-    c["kv_channels"], c["num_query_groups"] = hidden // heads, heads
-    if c.get("layers_block_type") is None:
-        runs = [6, 5, 5, 5, 5, 5, 5, 4, 3]  # linear layers before each hybrid one
-        kinds = [kind for run in runs for kind in [*[LINEAR] * run, "hybrid"]]
-        c["layers_block_type"] = [*kinds, LINEAR, LINEAR]
-    c["layers_block_type"] = [LEGACY.get(kind, kind) for kind in c["layers_block_type"]]
-    types = c["layers_block_type"]
-    c["hybrid_layer_ids"] = [i for i, kind in enumerate(types) if kind == "hybrid"]
-
-
-def _xlstm(c: Config) -> None:
-    hidden = c["hidden_size"] if c.get("hidden_size") is not None else c.get("embedding_dim")
-    c["hidden_size"] = hidden
-    c["embedding_dim"] = c["embedding_dim"] if c.get("embedding_dim") is not None else hidden
-    layers = c["num_hidden_layers"]
-    c["num_hidden_layers"] = layers if layers is not None else c["num_blocks"]
-    c["num_blocks"] = c["num_blocks"] if c.get("num_blocks") is not None else layers
-    for part in ("qk", "v"):
-        c[f"{part}_dim"] = -(-int(c["hidden_size"] * c[f"{part}_dim_factor"]) // 64) * 64
-        c[f"{part}_head_dim"] = c[f"{part}_dim"] // c["num_heads"]
-
-
-def _olmo_hybrid(c: Config) -> None:
-    for key in ("linear_num_key_heads", "linear_num_value_heads"):
-        c[key] = c["num_attention_heads"] if c.get(key) is None else c[key]
-    if c.get("linear_key_head_dim") is None:
-        c["linear_key_head_dim"] = int(0.75 * c["hidden_size"] / c["linear_num_key_heads"])
-    if c.get("linear_value_head_dim") is None:
-        c["linear_value_head_dim"] = 2 * c["linear_key_head_dim"]
-
-
-def _bailing(c: Config) -> None:
-    c["linear_head_dim"], c["linear_num_heads"] = c["head_dim"], c["num_attention_heads"]
-    c["linear_conv_kernel_dim"] = c["short_conv_kernel_size"]
-
-
 def _gpt_neo(c: Config) -> None:
     if c.get("attention_types") is None:
         c["attention_types"] = [[["global", "local"], 12]]
@@ -316,19 +229,17 @@ def _gpt_neo(c: Config) -> None:
     c["attention_layers"] = [k for names, times in c["attention_types"] for k in names * times]
 
 
-def _nemotron_h(c: Config) -> None:
-    c["layers_block_type"] = c["layer_types"]
-    c["num_hidden_layers"] = len(c["layer_types"])
-
-
 def _mimo(c: Config) -> None:
     if c.get("sliding_window_size") is not None:
         c["sliding_window"] = c["sliding_window_size"] + 1
 
 
 def _modernbert(c: Config) -> None:
-    local = c["local_attention"]
-    c["sliding_window"] = local // 2 if local else -1
+    c["sliding_window"] = c["local_attention"] // 2 if c["local_attention"] else -1
+
+
+def _own_source(c: Config) -> None:
+    c["kv_source_layers"] = c.get("kv_source_layers") or list(range(c["num_hidden_layers"]))
 
 
 def _indexed_full(c: Config) -> None:
@@ -381,7 +292,7 @@ EARLY: dict[str, Rule] = {
     "dory": _dory_halve,
     "llama4_text": _no_rope_layers,
     "longcat_flash": lambda c: c.update(num_hidden_layers=2 * c["num_layers"]),
-    "mistral_large4_text": chain(_no_rope_layers, _mistral_large4),
+    "mistral_large4_text": chain(_no_rope_layers, _own_source),
     "mpt": _section("attn_config", "MptAttentionConfig"),
     "qwen2": _window_if_used,
     "qwen2_5_omni_talker": _window_if_used,
@@ -394,7 +305,7 @@ EARLY: dict[str, Rule] = {
     "reformer": lambda c: c.update(num_hidden_layers=len(c["attn_layers"])),
     "smollm3": _no_rope_layers,
     "step3p5": _step3p5_before,
-    "xlstm": _xlstm,
+    "xlstm": recurrent.xlstm,
 }
 
 _DENSE_ONE = _dense_first("first_k_dense_replace", 1)
@@ -403,8 +314,8 @@ _DSA = chain(_latent, _dense_first("first_k_dense_replace", 3))
 AFTER: dict[str, Rule] = {
     "axk1": chain(_latent, _DENSE_ONE),
     "axk2": chain(_latent, _DENSE_ONE),
-    "bailing_hybrid": chain(_bailing, _dense_first("first_k_dense_replace", 1), _latent),
-    "bamba": _auto_heads,
+    "bailing_hybrid": chain(recurrent.bailing, _dense_first("first_k_dense_replace", 1), _latent),
+    "bamba": recurrent.auto_heads,
     "beam": _dense_first("-", 3),
     "blt_global_transformer": _even_heads,
     "blt_local_decoder": _even_heads,
@@ -424,8 +335,8 @@ AFTER: dict[str, Rule] = {
     "ernie4_5_vl_moe_text": _dense_first("-", 1),
     "exaone_moe": _dense_first("first_k_dense_replace", 0),
     "falcon": chain(_set("num_kv_heads", "num_attention_heads"), _even_heads),
-    "falcon_h1": _auto_heads,
-    "falcon_mamba": _mamba1,
+    "falcon_h1": recurrent.auto_heads,
+    "falcon_mamba": recurrent.mamba1,
     "gemma3_text": _gemma3,
     "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
@@ -435,12 +346,12 @@ AFTER: dict[str, Rule] = {
     "glm_moe_dsa": chain(_DSA, _indexer_types),
     "gpt_bigcode": lambda c: c.update(num_key_value_heads=1 if c["multi_query"] else c["n_head"]),
     "gpt_neo": _gpt_neo,
-    "granitemoehybrid": _auto_heads,
-    "hrm_text": _hrm_text,
+    "granitemoehybrid": recurrent.auto_heads,
+    "hrm_text": recurrent.hrm_text,
     "hy_v3": _dense_first("-", 1),
     "hy_v4": chain(_latent, _dense_first("-", 1), _hy_v4),
     "hy_v4_vl_text": chain(_latent, _dense_first("-", 1), _hy_v4),
-    "jamba": _auto_rank("mamba_dt_rank"),
+    "jamba": recurrent.auto_rank("mamba_dt_rank"),
     "jetmoe": lambda c: c.update(
         num_attention_heads=c["num_key_value_heads"] * c["num_experts_per_tok"]
     ),
@@ -451,16 +362,13 @@ AFTER: dict[str, Rule] = {
         qk_head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
     ),
     "longt5": chain(_decoder_layers, _tied),
-    "mamba": _mamba1,
-    "mamba2": _auto_rank("time_step_rank"),
+    "mamba": recurrent.mamba1,
+    "mamba2": recurrent.auto_rank("time_step_rank"),
     "mellum": _all_sparse,
     "mimo_v2_flash": chain(_dense_first("-", 1), _mimo),
     "minicpm3": chain(_latent, _minicpm3),
     "minimax_m3_vl_text": _all_sparse,
-    "mistral4": lambda c: c.update(
-        qk_head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"],
-        head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"],
-    ),
+    "mistral4": chain(_latent, lambda c: c.update(head_dim=c["qk_head_dim"])),
     "mistral_large4_text": chain(_DSA, _indexer_types),
     "modernbert-decoder": _modernbert,
     "moonshine": chain(
@@ -469,8 +377,8 @@ AFTER: dict[str, Rule] = {
     ),
     "mt5": chain(_decoder_layers, _tied),
     "muse_spark_text": _all_sparse,
-    "nemotron_h": _nemotron_h,
-    "olmo_hybrid": _olmo_hybrid,
+    "nemotron_h": recurrent.nemotron_h,
+    "olmo_hybrid": recurrent.olmo_hybrid,
     "opt": _set("word_embed_proj_dim", "hidden_size"),
     "pop2piano": chain(_decoder_layers, _tied),
     "qwen4_exp_text": _qwen4_exp,
@@ -485,6 +393,6 @@ AFTER: dict[str, Rule] = {
     "unlimited_ocr_text": chain(_DENSE_ONE, _even_heads),
     "xlnet": lambda c: c.update(d_head=c.get("d_head") or c["d_model"] // c["n_head"]),
     "youtu": _latent,
-    "zamba": _zamba,
-    "zamba2": _zamba2,
+    "zamba": recurrent.zamba,
+    "zamba2": recurrent.zamba2,
 }
