@@ -354,6 +354,24 @@ VIDEO_CASES: list[tuple[str, str, str, str, str, dict[str, Any], dict[str, Any]]
      {"patch_size": 16, "size": {"shortest_edge": 131072, "longest_edge": 786432}}, {}),
     ("glm4v", "glm4v", "Glm4vProcessor", "glm4v", "Glm4vVideoProcessor", {}, {}),
     ("glm46v", "glm46v", "Glm46VProcessor", "glm46v", "Glm46VVideoProcessor", {}, {}),
+    ("glm5_next", "glm5_next", "Glm5NextProcessor", "glm5_next", "Glm5NextVideoProcessor", {},
+     {}),
+    ("cohere_compass", "cohere_compass", "CohereCompassProcessor", "cohere_compass",
+     "CohereCompassVideoProcessor", {}, {}),
+    ("cosmos3_edge", "cosmos3_edge", "Cosmos3EdgeProcessor", "cosmos3_edge",
+     "Cosmos3EdgeVideoProcessor", {}, {}),
+    ("lfm3_vl", "lfm3_vl", "Lfm3VlProcessor", "qwen3_vl", "Qwen3VLVideoProcessor", {}, {}),
+    ("exaone4_5", "exaone4_5", "Exaone4_5_Processor", "qwen2_vl", "Qwen2VLVideoProcessor", {},
+     {}),
+    ("hyperclovax_vision_v2", "hyperclovax_vision_v2", "HyperCLOVAXVisionV2Processor", "qwen2_vl",
+     "Qwen2VLVideoProcessor", {}, {}),
+    ("muse_glimmer", "muse_glimmer", "MuseGlimmerProcessor", "muse_glimmer",
+     "MuseGlimmerVideoProcessor", {}, {}),
+    ("muse_spark", "muse_spark", "MuseSparkProcessor", "muse_glimmer",
+     "MuseGlimmerVideoProcessor", {}, {}),
+    ("perception_lm", "perception_lm", "PerceptionLMProcessor", "perception_lm",
+     "PerceptionLMVideoProcessor", {"size": {"height": 448, "width": 448}},
+     {"patch_size": 14, "pooling_ratio": 2}),
     ("ernie4_5_vl_moe", "ernie4_5_vl_moe", "Ernie4_5_VLMoeProcessor", "ernie4_5_vl_moe",
      "Ernie4_5_VLMoeVideoProcessor", {"draw_on_frames": False}, {}),
     ("kimi_k25", "kimi_k25", "Kimi_K25Processor", "kimi_k25", "Kimi_K25VideoProcessor", {}, {}),
@@ -499,6 +517,129 @@ def encoders() -> list[dict[str, Any]]:
     return out + mllama_slots()
 
 
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "image_size": 56, "patch_size": 14}  # fmt: skip
+TEXT = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 64,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}  # fmt: skip
+
+
+def feature_configs() -> list[tuple[str, str, dict[str, Any]]]:
+    """Tiny models whose encoder, not a processor, decides the count: type, class, config."""
+    siglip = {**VISION, "model_type": "siglip_vision_model"}
+    clip = {**VISION, "model_type": "clip_vision_model", "projection_dim": 16}
+    gemma = {**TEXT, "model_type": "gemma"}
+    llama = {**TEXT, "model_type": "llama"}
+    qformer = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+               "num_attention_heads": 2, "encoder_hidden_size": 16, "vocab_size": 64}  # fmt: skip
+    opt = {"model_type": "opt", "hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 1,
+           "num_attention_heads": 2, "vocab_size": 64, "word_embed_proj_dim": 16}  # fmt: skip
+    perceiver = {"resampler_n_latents": 5, "resampler_depth": 1, "resampler_n_heads": 2,
+                 "resampler_head_dim": 8, "num_key_value_heads": 1, "hidden_size": 16}  # fmt: skip
+    kosmos = {"embed_dim": 16, "layers": 1, "attention_heads": 2, "ffn_dim": 16, "vocab_size": 64}
+    return [
+        ("paligemma", "PaliGemmaModel",
+         {"vision_config": siglip, "text_config": gemma, "projection_dim": 16}),
+        ("vipllava", "VipLlavaModel",
+         {"vision_config": clip, "text_config": llama, "vision_feature_layers": [-1, -2]}),
+        ("llava", "LlavaModel", {"vision_config": clip, "text_config": llama}),
+        ("gemma3", "Gemma3Model",
+         {"vision_config": siglip, "mm_tokens_per_image": 4,
+          "text_config": {**TEXT, "model_type": "gemma3_text"}}),
+        ("blip-2", "Blip2ForConditionalGeneration",
+         {"vision_config": VISION, "qformer_config": qformer, "text_config": opt,
+          "num_query_tokens": 7}),
+        ("instructblip", "InstructBlipForConditionalGeneration",
+         {"vision_config": VISION, "qformer_config": qformer, "text_config": opt,
+          "num_query_tokens": 7}),
+        ("idefics2", "Idefics2Model",
+         {"vision_config": {**VISION, "model_type": "idefics2_vision"},
+          "perceiver_config": perceiver, "text_config": {**TEXT, "model_type": "mistral"}}),
+        ("kosmos-2", "Kosmos2Model",
+         {"vision_config": VISION, "text_config": kosmos, "latent_query_num": 6}),
+    ]  # fmt: skip
+
+
+def features() -> list[dict[str, Any]]:
+    """Positions that `get_image_features` of a tiny model fills for one image of 56 x 56."""
+    import torch
+    import transformers as t
+
+    out = []
+    for kind, name, config in feature_configs():
+        made = attempt(kind, lambda k, c: t.CONFIG_MAPPING[k](**c), kind, config)
+        model = made and attempt(kind, getattr(t, name), made)
+        if model is None:
+            continue
+        pixels = torch.ones(1, 3, 56, 56)
+        extra: dict[str, Any] = {}
+        if kind == "idefics2":
+            maker = load("idefics2.image_processing_idefics2", "Idefics2ImageProcessor")
+            views = maker(do_image_splitting=True, size={"shortest_edge": 56, "longest_edge": 56})
+            picture = torch.full((3, 56, 56), 200, dtype=torch.uint8)
+            split = views(images=[picture], return_tensors="pt")["pixel_values"]
+            pixels = torch.ones(*split.shape[:3], 56, 56)
+        if kind == "instructblip":
+            extra = {"qformer_input_ids": torch.ones(1, 2, dtype=torch.long)}
+        with torch.no_grad():
+            found = attempt(kind, model.eval().get_image_features, pixels, **extra)
+        if found is not None:
+            found = getattr(found, "pooler_output", found)
+            found = found[0] if isinstance(found, (list, tuple)) else found
+            length = found.reshape(-1, found.shape[-1]).shape[0]
+            out.append({"model_type": kind, "config": config, "images": [[56, 56]],
+                        "features": length})  # fmt: skip
+    return out + git_and_voxtral()
+
+
+def git_and_voxtral() -> list[dict[str, Any]]:
+    """Git's cache holds the image before the text; Voxtral's encoder gives 375 a window."""
+    import torch
+    import transformers as t
+
+    config = {"vision_config": VISION, "hidden_size": 16, "intermediate_size": 16,
+              "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64}  # fmt: skip
+    git = t.GitForCausalLM(t.GitConfig(**config)).eval()
+    audio = {"hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1,
+             "num_attention_heads": 2}  # fmt: skip
+    text = {**TEXT, "model_type": "llama"}
+    voxtral = t.VoxtralForConditionalGeneration(
+        t.VoxtralConfig(audio_config=audio, text_config=text)
+    ).eval()
+    encoder = t.MoonshineStreamingConfig().encoder_config
+    for key, value in {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+                       "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
+                       "sliding_windows": [[16, 4]]}.items():  # fmt: skip
+        setattr(encoder, key, value)
+    streaming = load("moonshine_streaming.modeling_moonshine_streaming",
+                     "MoonshineStreamingEncoder")(encoder).eval()  # fmt: skip
+    parakeet = t.ParakeetEncoder(t.ParakeetEncoderConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        subsampling_conv_channels=8)).eval()  # fmt: skip
+    out = []
+    with torch.no_grad():
+        ids = torch.ones(1, 3, dtype=torch.long)
+        cache = git(ids, pixel_values=torch.zeros(1, 3, 56, 56)).past_key_values
+        length = cache.get_seq_length() - 3
+        out.append({"model_type": "git", "config": config, "images": [[56, 56]],
+                    "features": length})  # fmt: skip
+        for seconds in (1.0, 30.0, 61.0):
+            windows = max(1, -(-int(seconds) // 30))
+            found = voxtral.get_audio_features(torch.zeros(windows, 128, 3000))
+            length = getattr(found, "pooler_output", found).reshape(-1, 16).shape[0]
+            out.append({"model_type": "voxtral", "config": {}, "audio_seconds": seconds,
+                        "features": length})  # fmt: skip
+        for seconds in SECONDS:
+            clip = torch.zeros(1, round(seconds * 16000))
+            found = attempt("moonshine_streaming", streaming, clip)
+            if found is not None:
+                length = found.last_hidden_state.shape[1]
+                out.append(slots("moonshine_streaming", {}, length, seconds))
+            frames = torch.zeros(1, round(seconds * 16000) // 160 + 1, 80)
+            found = parakeet(frames)
+            out.append(slots("canary", {}, found.last_hidden_state.shape[1], seconds))
+    return out
+
+
 def mllama_slots() -> list[dict[str, Any]]:
     """Vision states of a tiny Llama 3.2 Vision, whose image processor pads to four tiles."""
     import numpy as np
@@ -553,7 +694,13 @@ def main() -> None:
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
-    parts = {"images": images, "videos": videos, "audios": audios, "encoders": encoders}
+    parts = {
+        "images": images,
+        "videos": videos,
+        "audios": audios,
+        "encoders": encoders,
+        "features": features,
+    }
     chosen = sys.argv[2:] or list(parts)
     records = [found for name in chosen for found in parts[name]()]
     lines = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in records)

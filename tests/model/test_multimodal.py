@@ -40,7 +40,9 @@ def test_measured(kind: str) -> None:
     for record in (r for r in RECORDS if r["model_type"] == kind):
         media = {k: v for k, v in record.items() if k in MEDIA}
         terms = media_tokens(model(kind, **record["config"]), **media)
-        if "slots" in record:
+        if "features" in record:
+            assert terms[0].value == record["features"], record
+        elif "slots" in record:
             assert encoder_tokens(terms) == record["slots"], record
         else:
             assert total_tokens(terms) == record["total"], record
@@ -182,3 +184,4 @@ def test_all_rules_are_used() -> None:
             used[medium].add(rows.row({}, kind, kind, medium)["rule"])
     assert used["image"] == set(multimodal._IMAGE)
     assert used["audio"] == set(multimodal._AUDIO)
+    assert used["video"] - set(multimodal._IMAGE) == {*multimodal._VIDEO, "pooled_frame"}

@@ -44,8 +44,12 @@ _AUDIO: dict[str, AudioRule] = {
     )
 }  # fmt: skip
 _VIDEO: dict[str, VideoRule] = {
-    f.__name__: f for f in (video.area_groups, video.volume_groups, video.side_groups)
-}
+    f.__name__: f
+    for f in (
+        video.area_groups, video.volume_groups, video.side_groups, video.budget_groups,
+        video.shape_groups,
+    )
+}  # fmt: skip
 
 
 def media_tokens(

@@ -64,8 +64,8 @@ def merged_grid(s: Settings, height: int, width: int, images: int) -> Count:
 def budget_grid(s: Settings, height: int, width: int, images: int) -> Count:
     """As `merged_grid` with a budget that is given in tokens and sizes rounded up."""
     factor = s.whole("patch") * s.whole("merge")
-    low, high = s.whole("min_tokens"), s.whole("max_tokens")
-    tall, wide = fit_token_budget((height, width), factor, s.whole("frames"), low, high)
+    tokens, frames = (s.whole("min_tokens"), s.whole("max_tokens")), s.whole("frames")
+    tall, wide = fit_token_budget((height, width), factor, frames, tokens, frames)
     return _grid(s, (tall // factor, wide // factor), f"{wide}x{tall}", factor)
 
 

@@ -90,23 +90,27 @@ def fit_side_and_patches(
 
 
 def fit_token_budget(
-    size: tuple[int, int], factor: int, period: int, low: int, high: int
+    size: tuple[int, int], factor: int, period: int, tokens: tuple[int, int], frames: int
 ) -> tuple[int, int]:
-    """Rounded up to multiples of `factor`; between `low` and `high` tokens of `period` frames."""
+    """Rounded up to multiples of `factor`, between a least and a greatest number of tokens.
+
+    A token is `factor` x `factor` pixels of `period` frames.
+    """
     height, width = size
-    least, most = low * period * factor**2, high * period * factor**2
+    least, most = (count * period * factor**2 for count in tokens)
+    depth = max(period, round(frames / period) * period)
     rows, columns = up_to(height, factor), up_to(width, factor)
-    if period * rows * columns < least:
-        grow = math.sqrt(least / (period * height * width))
+    if depth * rows * columns < least:
+        grow = math.sqrt(least / (frames * height * width))
         rows = up_to(max(1, math.ceil(height * grow)), factor)
         columns = up_to(max(1, math.ceil(width * grow)), factor)
-    if period * rows * columns <= most:
+    if depth * rows * columns <= most:
         return rows, columns
     best, bottom, top = (factor, factor), 1, height
     while bottom <= top:
         middle = (bottom + top) // 2
         tried = up_to(middle, factor), up_to(max(1, width * middle // height), factor)
-        if period * tried[0] * tried[1] <= most:
+        if depth * tried[0] * tried[1] <= most:
             best, bottom = tried, middle + 1
         else:
             top = middle - 1

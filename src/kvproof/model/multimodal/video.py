@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from kvproof.errors import UsageError
 from kvproof.model.multimodal.counts import Count, Settings
-from kvproof.model.multimodal.resize import fit_area, fit_side_and_patches, fit_volume
+from kvproof.model.multimodal.resize import (
+    fit_area,
+    fit_nearest_shape,
+    fit_side_and_patches,
+    fit_token_budget,
+    fit_volume,
+)
 
 
 def area_groups(s: Settings, frames: int, height: int, width: int) -> Count:
@@ -38,17 +44,34 @@ def side_groups(s: Settings, frames: int, height: int, width: int) -> Count:
     return _groups(s, frames, sides, patch * merge)
 
 
+def budget_groups(s: Settings, frames: int, height: int, width: int) -> Count:
+    """Frames in groups of `period`; the whole video fits a budget of tokens, rounded up."""
+    factor, period = s.whole("patch") * s.whole("merge"), s.whole("period")
+    low, high = s.whole("min_tokens"), s.whole("max_tokens")
+    sides = fit_token_budget((height, width), factor, period, (low, high), frames)
+    return _groups(s, frames, sides, factor)
+
+
+def shape_groups(s: Settings, frames: int, height: int, width: int) -> Count:
+    """Frames in groups of `period`; the cells of a frame keep its shape within some tokens."""
+    factor = s.whole("patch") * s.whole("merge")
+    rows, columns = fit_nearest_shape(height, width, factor, s.whole("max_tokens"))
+    return _groups(s, frames, (rows * factor, columns * factor), factor)
+
+
 def _groups(s: Settings, frames: int, sides: tuple[int, int], factor: int) -> Count:
     period, (tall, wide) = s.whole("period"), sides
     groups, rows, columns = -(-frames // period), tall // factor, wide // factor
     tokens = groups * rows * columns
-    marks = int(s.number("marks")) * groups if s.has("marks") else 0
+    each, once = (int(s.number(n)) if s.has(n) else 0 for n in ("marks", "once"))
+    marks = each * groups + once
+    ends = f" + {once}" if once else ""
     return Count(
         tokens=tokens,
         formula=f"{frames} frames / {period} = {groups} x {rows} x {columns} "
         f"({wide}x{tall} / {factor}) = {tokens:,}",
         marks=marks,
-        marks_formula=f"{groups} x {marks // groups} special tokens; timestamps are text"
+        marks_formula=f"{groups} x {each}{ends} special tokens; timestamps are text"
         if marks
         else "",
     )
