@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kvproof.cache import FullSlot, LatentSlot, RecurrentSlot, SlidingSlot  # noqa: E402
 from kvproof.errors import UsageError  # noqa: E402
+from kvproof.kinds import FullSlot, LatentSlot, RecurrentSlot, SlidingSlot  # noqa: E402
 from kvproof.lab.attention.dense import read_table  # noqa: E402
 from kvproof.lab.attention.view import View  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402

@@ -10,7 +10,7 @@ from hypothesis import settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule  # noqa: E402
 
-from kvproof.cache import FullSlot, RecurrentSlot, SlidingSlot  # noqa: E402
+from kvproof.kinds import FullSlot, RecurrentSlot, SlidingSlot  # noqa: E402
 from kvproof.lab.attention.dense import read_table  # noqa: E402
 from kvproof.lab.attention.view import View  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import kvproof
-from kvproof.kinds import Types, element_type, sequence_bytes
 from kvproof.engine.formula import types_of
+from kvproof.kinds import Types, element_type, sequence_bytes
 from kvproof.model.designs import with_attention
 from kvproof.surfaces.cli import cli
 from kvproof.timing import without_cache

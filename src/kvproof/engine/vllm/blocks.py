@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-from kvproof.cache import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
 from kvproof.engine.vllm.backends import (
     INDEXER,
     Attention,
@@ -23,6 +22,7 @@ from kvproof.engine.vllm.layers import Blocks, heads_on
 from kvproof.engine.vllm.rows import latent_row, pair_row
 from kvproof.engine.vllm.settings import Settings, is_hybrid, is_sparse
 from kvproof.engine.vllm.states import state_bytes
+from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
 from kvproof.model.types import Model
 
 _CPU_BLOCK = 128

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from kvproof.cache import CrossSlot
 from kvproof.engine.base import Capacity, Deployment, Group
 from kvproof.engine.vllm.blocks import settle_blocks
 from kvproof.engine.vllm.groups import (
@@ -27,6 +26,7 @@ from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.engine.vllm.specs import Reserve, Spec, blocks_held
 from kvproof.engine.vllm.types import Layer, LayerGroup
 from kvproof.errors import UsageError
+from kvproof.kinds import CrossSlot
 from kvproof.model.types import Model
 
 
@@ -149,6 +149,11 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> VllmCapacit
     if not plan.groups:
         raise UsageError(
             f"{model.name} keeps no cache under vLLM", hint="choose a model with attention"
+        )
+    if not all(plan.wide):
+        raise UsageError(
+            f"a pipeline stage of {model.name} would hold no cache: vLLM fails on it",
+            hint="use fewer pipeline stages",
         )
     available = _available(plan, kv_bytes)
     length, estimate, error = _fit(plan, available)
