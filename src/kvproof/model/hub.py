@@ -147,12 +147,13 @@ class HuggingFace:
     def __init__(self, *, offline: bool = False) -> None:
         try:
             import huggingface_hub
+            from huggingface_hub import constants, utils
         except ImportError:
             raise HubError(
                 "reading from the hub needs huggingface_hub", hint="pip install 'kvproof[hub]'"
             ) from None
-        self._lib = huggingface_hub
-        self.offline = offline or bool(huggingface_hub.constants.HF_HUB_OFFLINE)
+        self._lib, self._utils = huggingface_hub, utils
+        self.offline = offline or bool(constants.HF_HUB_OFFLINE)
 
     def revision(self, repo_id: str) -> tuple[str | None, list[str]]:
         """Commit and files; offline, those of the snapshot in the cache."""
@@ -201,12 +202,12 @@ class HuggingFace:
         """One ranged request; a hub that answers with the whole file is cut off at the range."""
         url = self._lib.hf_hub_url(repo_id, name, revision=revision)
         headers = {
-            **self._lib.utils.build_hf_headers(),
+            **self._utils.build_hf_headers(),
             "Range": f"bytes={start}-{start + length - 1}",
         }
-        session = self._lib.utils.get_session()
+        session = self._utils.get_session()
         response = session.get(url, headers=headers, follow_redirects=True)
-        self._lib.utils.hf_raise_for_status(response)
+        self._utils.hf_raise_for_status(response)
         if response.status_code != 206 and len(response.content) > length:
             raise HubError(
                 f"the hub gives no ranges of {name}", hint="download the file and name it"

@@ -1,0 +1,330 @@
+"""Formats that users hold: folders, MLX, params.json, adapters, Ollama's store, the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_files import CONFIG, safetensors, write
+
+import kvproof
+from kvproof.errors import HubError, ModelError
+from kvproof.model.adapter import lora_elements, read_adapter
+from kvproof.model.formats import read_path
+from kvproof.model.hub import HuggingFace, read_hub
+from kvproof.model.hub_errors import explained
+from kvproof.model.ollama_store import read_ollama
+from kvproof.model.weights import weight_bytes
+
+LLAMA_3_8B = {"dim": 4096, "multiple_of": 1024, "ffn_dim_multiplier": 1.3, "n_heads": 32,
+              "n_kv_heads": 8, "n_layers": 32, "norm_eps": 1e-5, "vocab_size": 128256,
+              "rope_theta": 500000.0}  # fmt: skip
+LLAMA_2_7B = {"dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-6,
+              "vocab_size": -1}  # fmt: skip
+MIXTRAL = {"dim": 4096, "n_layers": 32, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32,
+           "n_kv_heads": 8, "norm_eps": 1e-5, "vocab_size": 32000,
+           "moe": {"num_experts_per_tok": 2, "num_experts": 8}}  # fmt: skip
+
+
+def save(folder: Path, name: str, content: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(("params", "parameters", "kv_heads"), [
+    (LLAMA_3_8B, 8_030_261_248, 8), (LLAMA_2_7B, 6_738_415_616, 32), (MIXTRAL, 46_702_792_704, 8),
+])  # fmt: skip
+def test_params_json_of_both_kinds(
+    params: dict[str, Any], parameters: int, kv_heads: int, tmp_path: Path
+) -> None:
+    save(tmp_path, "params.json", params)
+    for source in (tmp_path, tmp_path / "params.json"):
+        model = kvproof.load_model(source)
+        assert model.parameters == parameters
+        assert {slot.kv_heads for slot in model.slots} == {kv_heads}
+
+
+@pytest.mark.parametrize("change", [{"dim": "wide"}, {"n_heads": 0}, {"n_layers": True},
+                                    {"ffn_dim_multiplier": "x"}])  # fmt: skip
+def test_broken_params_are_named(change: dict[str, Any], tmp_path: Path) -> None:
+    save(tmp_path, "params.json", LLAMA_3_8B | change)
+    with pytest.raises(ModelError, match=next(iter(change))):
+        kvproof.load_model(tmp_path)
+
+
+def test_a_folder_a_config_and_its_weights_are_one_model(tmp_path: Path) -> None:
+    save(tmp_path, "config.json", CONFIG)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(safetensors({"a": ("BF16", [10, 10])}))
+    models = [kvproof.load_model(source) for source in (tmp_path, weights, str(tmp_path))]
+    assert {model.stored_weight_bytes for model in models} == {200}
+    assert kvproof.load_model(tmp_path / "config.json").slots == models[0].slots
+
+
+def test_an_mlx_folder_is_read_with_its_groups(tmp_path: Path) -> None:
+    eight_bits = {"group_size": 64, "bits": 8}
+    section = {"group_size": 64, "bits": 4, "model.layers.0.mlp.down_proj": eight_bits,
+               "model.layers.1.mlp.down_proj": False}  # fmt: skip
+    save(
+        tmp_path, "config.json", CONFIG | {"quantization": section, "quantization_config": section}
+    )
+    model = kvproof.load_model(tmp_path)
+    plain = kvproof.load_model(CONFIG)
+    assert model.quantization is not None
+    assert model.quantization.method == "mlx"
+    assert model.slots == plain.slots
+    assert weight_bytes(model) < weight_bytes(plain)
+    scheme = model.quantization.scheme("model.layers.0.self_attn.q_proj")
+    assert scheme is not None
+    assert scheme.bytes(64, 64) == 64 * 64 // 2 + 64 * 4
+    assert model.quantization.scheme("model.layers.1.mlp.down_proj") is None
+    eight = model.quantization.scheme("model.layers.0.mlp.down_proj")
+    assert eight is not None
+    assert eight.bits == 8
+    save(tmp_path, "config.json", CONFIG | {"quantization": {"bits": 17}})
+    with pytest.raises(ModelError, match="MLX"):
+        kvproof.load_model(tmp_path)
+
+
+def test_an_adapter_adds_its_bytes(tmp_path: Path) -> None:
+    base, folder = tmp_path / "base", tmp_path / "adapter"
+    save(base, "config.json", CONFIG)
+    row = {"base_model_name_or_path": str(base), "r": 8, "target_modules": ["q_proj", "v_proj"]}
+    save(folder, "adapter_config.json", row)
+    model = kvproof.load_model(folder)
+    assert model.slots == kvproof.load_model(CONFIG).slots
+    elements = 2 * 8 * ((64 + 64) + (32 + 64))
+    assert lora_elements(model, 8, ("q_proj", "v_proj")) == elements
+    assert f"{2 * elements:,} B more" in model.notes[-1]
+    (folder / "adapter_model.safetensors").write_bytes(safetensors({"a": ("F32", [4, 4])}))
+    adapter = read_adapter(folder)
+    assert (adapter.stored_bytes, adapter.elements, adapter.rank) == (64, 16, 8)
+    save(folder, "adapter_config.json", row | {"base_model_name_or_path": "org/else"})
+    with pytest.raises(ModelError, match="org/else"):
+        kvproof.load_model(folder)
+    save(folder, "adapter_config.json", row | {"r": "big"})
+    with pytest.raises(ModelError, match="r is 'big'"):
+        kvproof.load_model(folder)
+
+
+def ollama_store(tmp_path: Path) -> tuple[Path, Path]:
+    """A store that holds one model, and the manifest's path."""
+    store = tmp_path / "models"
+    (store / "blobs").mkdir(parents=True)
+    layers = []
+    for kind, raw in (
+        ("application/vnd.ollama.image.model", write(tmp_path / "m.gguf").read_bytes()),
+        ("application/vnd.ollama.image.params", b'{"num_ctx": 16384, "stop": ["x"]}'),
+        ("application/vnd.ollama.image.license", b"a licence"),
+    ):
+        digest = hashlib.sha256(raw).hexdigest()
+        (store / "blobs" / f"sha256-{digest}").write_bytes(raw)
+        layers.append({"mediaType": kind, "digest": f"sha256:{digest}", "size": len(raw)})
+    folder = store / "manifests" / "registry.ollama.ai" / "library" / "tiny"
+    return store, save(folder, "1b", {"schemaVersion": 2, "layers": layers})
+
+
+def test_an_ollama_model_is_its_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, manifest = ollama_store(tmp_path)
+    model = read_ollama("tiny:1b", store=store)
+    assert model.name == "tiny:1b"
+    assert model.slots == read_path(tmp_path / "m.gguf").slots
+    assert any("num_ctx to 16384" in note for note in model.notes)
+    assert kvproof.load_model(manifest).slots == model.slots
+    monkeypatch.setenv("OLLAMA_MODELS", str(store))
+    assert read_ollama("registry.ollama.ai/library/tiny:1b") == model
+    for name in ("none", "tiny:2b"):
+        with pytest.raises(ModelError, match="ollama pull"):
+            read_ollama(name)
+    with pytest.raises(ModelError, match="no Ollama model name"):
+        read_ollama("../../etc:x")
+    blob = next(p for p in (store / "blobs").iterdir() if p.stat().st_size > 10_000)
+    blob.unlink()
+    with pytest.raises(ModelError, match="can't open"):
+        read_ollama("tiny:1b")
+
+
+def test_folders_of_gguf_files(tmp_path: Path) -> None:
+    write(tmp_path / "model-q8.gguf")
+    write(tmp_path / "mmproj-f16.gguf")
+    assert kvproof.load_model(tmp_path).layers == 2
+    write(tmp_path / "model-q4.gguf")
+    with pytest.raises(ModelError, match="2 GGUF models"):
+        kvproof.load_model(tmp_path)
+
+
+@pytest.mark.parametrize("raw", [b"", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000, b'"x"', b"null"])
+def test_files_that_are_no_model(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(raw)
+    with pytest.raises(ModelError) as caught:
+        kvproof.load_model(tmp_path / "config.json")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ModelError, match="no file or folder"):
+        read_path(tmp_path / "absent.json")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match="holds no"):
+        read_path(tmp_path / "empty")
+
+
+class Shelf(BaseHTTPRequestHandler):
+    """A stand-in for the hub on this machine: file lists, files, ranges, gated repositories."""
+
+    COMMIT = "c0ffee" * 6 + "c0ff"
+
+    def __init__(self, files: dict[str, dict[str, bytes]], asked: list[str], *args: Any) -> None:
+        self.files, self.asked = files, asked
+        super().__init__(*args)
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def answer(self, *, body: bool) -> None:
+        parts = self.path.split("?")[0].strip("/").split("/")
+        if parts[0] == "api":
+            repo = "/".join(parts[2:4])
+            names = [{"rfilename": name} for name in self.files.get(repo, {})]
+            raw = json.dumps({"id": repo, "sha": self.COMMIT, "siblings": names}).encode()
+            self.give(raw, 200 if repo in self.files else 404, body, repo)
+            return
+        repo, name = "/".join(parts[:2]), "/".join(parts[4:])
+        found = self.files.get(repo, {}).get(name)
+        if found is None:
+            self.give(b"", 404, body, repo)
+            return
+        given = self.headers.get("Range")
+        if given is None:
+            self.asked += [f"{name} whole"] if body else []
+            self.give(found, 200, body, repo)
+            return
+        low, high = map(int, given.removeprefix("bytes=").split("-"))
+        self.asked.append(f"{name} {min(high, len(found)) - low}")
+        self.give(found[low : high + 1], 206, body, repo)
+
+    def give(self, raw: bytes, status: int, body: bool, repo: str) -> None:
+        gated = repo.startswith("gated/")
+        self.send_response(403 if gated else status)
+        if gated:
+            self.send_header("X-Error-Code", "GatedRepo")
+        elif status == 404:
+            self.send_header(
+                "X-Error-Code", "EntryNotFound" if repo in self.files else "RepoNotFound"
+            )
+        self.send_header("Content-Length", str(len(raw)))
+        self.send_header("X-Repo-Commit", self.COMMIT)
+        self.send_header("ETag", f'"{hashlib.sha256(raw).hexdigest()}"')
+        self.end_headers()
+        if body:
+            self.wfile.write(raw)
+
+
+@pytest.fixture
+def shelf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[dict[str, dict[str, bytes]], list[str]]]:
+    """The hub's stand-in: fill the dict, read what was asked."""
+    from huggingface_hub import constants
+
+    files: dict[str, dict[str, bytes]] = {}
+    asked: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Shelf, files, asked))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        url + "/{repo_id}/resolve/{revision}/{filename}",
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    yield files, asked
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_hub_gives_config_and_headers(
+    shelf: tuple[dict[str, dict[str, bytes]], list[str]],
+) -> None:
+    files, asked = shelf
+    weights = safetensors({"a": ("BF16", [3000, 1000])})
+    files["org/model"] = {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": weights}
+    model = read_hub("org/model")
+    assert model.stored_weight_bytes == 6_000_000
+    assert model.source.revision == Shelf.COMMIT
+    assert model.slots == kvproof.load_model(CONFIG).slots
+    assert asked[0] == "config.json whole"
+    assert all(int(row.split()[1]) <= 2**20 for row in asked[1:])
+    assert read_hub("org/model", offline=True).slots == model.slots
+
+
+def test_the_hub_gives_gguf_headers(
+    shelf: tuple[dict[str, dict[str, bytes]], list[str]], tmp_path: Path
+) -> None:
+    files, asked = shelf
+    raw = write(tmp_path / "m.gguf", tokens=20_000).read_bytes()
+    files["org/gguf"] = {"m-Q8_0.gguf": raw + b"\0" * 20_000_000, "mmproj.gguf": raw}
+    model = read_hub("org/gguf")
+    assert model.slots == read_path(tmp_path / "m.gguf").slots
+    assert model.stored_weight_bytes == read_path(tmp_path / "m.gguf").stored_weight_bytes
+    assert sum(int(row.split()[1]) for row in asked) < 8_000_000
+    files["org/gguf"]["m-Q4_0.gguf"] = raw
+    with pytest.raises(HubError, match="2 GGUF models"):
+        read_hub("org/gguf")
+    assert read_hub("org/gguf/m-Q4_0.gguf").slots == model.slots
+    with pytest.raises(HubError, match="has no file"):
+        read_hub("org/gguf/absent.gguf")
+
+
+def test_failures_of_the_hub_say_what_to_do(
+    shelf: tuple[dict[str, dict[str, bytes]], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, _ = shelf
+    files["org/empty"] = {"README.md": b"nothing"}
+    for name, what in (
+        ("org/none", "no org/none"),
+        ("gated/model", "is gated"),
+        ("org/empty", "no config"),
+    ):
+        with pytest.raises(HubError, match=what) as caught:
+            read_hub(name)
+        assert caught.value.exit_status == 3
+        assert caught.value.hint
+    with pytest.raises(HubError, match="not in the local cache"):
+        read_hub("org/never", offline=True)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(HubError, match="can't be reached"):
+        read_hub("org/model")
+
+
+def test_a_hub_without_the_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(HubError, match="huggingface_hub"):
+        HuggingFace()
+
+
+def test_unknown_failures_are_one_line() -> None:
+    assert "answers 500" in str(explained(_failure(500), "a/b"))
+    assert "HF_TOKEN" in str(explained(_failure(401), "a/b"))
+    assert "OSError" in str(explained(OSError("x\ny"), "a/b"))
+
+
+def _failure(status: int) -> Exception:
+    error = RuntimeError("no")
+    error.response = type("R", (), {"status_code": status})()  # type: ignore[attr-defined]
+    return error
