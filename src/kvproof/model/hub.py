@@ -171,7 +171,13 @@ class HuggingFace:
         return folder.name, [file.name for file in folder.iterdir()]
 
     def download(self, repo_id: str, name: str, revision: str | None) -> Path:
-        """A small file through the hub's cache."""
+        """A small file through the hub's cache.
+
+        The config is asked for by the branch's name, so that the cache knows which commit the
+        branch stood at and an offline start finds it.
+        """
+        if name == "config.json" and not self.offline:
+            revision = None
         return Path(
             self._ask(
                 repo_id,
