@@ -106,6 +106,32 @@ def test_preprocessor_of_the_folder_wins() -> None:
     assert total_tokens(terms) == 64
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_preprocessor_beside_the_config(tmp_path: Path, nested: bool) -> None:
+    small = {"size": {"shortest_edge": 3136, "longest_edge": 28 * 28 * 64}, "max_patches": True}
+    name = "processor_config.json" if nested else "preprocessor_config.json"
+    text = json.dumps({"image_processor": small} if nested else small)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    source = Source(origin="path", location=str(tmp_path / "config.json"))
+    local = msgspec.structs.replace(model("qwen2_vl"), source=source)
+    terms = media_tokens(local, images=[(2000, 2000)])
+    assert total_tokens(terms) == 64
+    assert terms[0].source.startswith("the model's own preprocessor file")
+
+
+def test_preprocessor_of_idefics3() -> None:
+    own = {"size": {"longest_edge": 1024}, "max_image_size": {"longest_edge": 512}}
+    config = {"vision_config": {"image_size": 512, "patch_size": 16}, "scale_factor": 4}
+    terms = media_tokens(model("idefics3", **config), images=[(100, 100)], preprocessor=own)
+    assert terms[0].value == 5 * 64
+
+
+def test_a_strange_preprocessor_is_one_clear_line() -> None:
+    for bad in ("big", [], -5, {"a": 1}):
+        with pytest.raises(ModelError, match="max_pixels"):
+            media_tokens(model("qwen2_vl"), images=[(64, 64)], preprocessor={"max_pixels": bad})
+
+
 def test_thinker_config_is_read() -> None:
     config = {"thinker_config": {"audio_config": {"n_window": 100}}}
     terms = media_tokens(model("qwen3_omni_moe", **config), audio_seconds=1)

@@ -11,6 +11,7 @@ from kvproof.errors import ModelError, UsageError
 from kvproof.kinds import Types
 from kvproof.model.multimodal import audio, cropped, images, rows, tiled, video
 from kvproof.model.multimodal.counts import Count, Settings
+from kvproof.model.multimodal.preprocessor import beside
 from kvproof.model.types import Model
 from kvproof.terms import Term
 
@@ -65,9 +66,9 @@ def media_tokens(
 
     `images` are (width, height); `video_frames` are those the sampler keeps, of `frame_size`
     (width, height). Terms named as cross-attention slots are encoder positions and no text.
-    `preprocessor` is the model's preprocessor_config.json where it differs from the published
-    one. Raises ModelError for a model or medium whose rule is not known, UsageError for sizes
-    that can't be.
+    `preprocessor` is the parsed preprocessor_config.json of the images; None takes the files in
+    a local model's folder, else the published values of the model type. Raises ModelError for
+    a model or medium whose rule is not known, UsageError for sizes that can't be.
     """
     _check(images, audio_seconds, video_frames, frame_size)
     ask = _Ask(model, preprocessor)
@@ -104,7 +105,7 @@ class _Ask:
     """The rules of one model."""
 
     def __init__(self, model: Model, preprocessor: Mapping[str, Any] | None) -> None:
-        self._config, self._name = model.config, model.name
+        self._model, self._config, self._name = model, model.config, model.name
         self._preprocessor = preprocessor
         self._type = str(model.config.get("model_type") or model.model_type)
         if not model.config:
@@ -135,7 +136,12 @@ class _Ask:
 
     def _row(self, medium: rows.Medium) -> tuple[dict[str, Any], Settings]:
         found = rows.row(self._config, self._type, self._name, medium)
-        values = rows.settings(found, self._config, self._preprocessor)
+        own = self._preprocessor if medium == "image" else None
+        values, asked = rows.settings(
+            found, self._config, beside(self._model, medium) if own is None else own
+        )
+        if asked:
+            found["source"] = f"the model's own preprocessor file, else: {found['source']}"
         return found, Settings(model=self._name, values=values)
 
 

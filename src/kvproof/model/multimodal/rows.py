@@ -9,29 +9,15 @@ another row; `when` chooses among rows by a value of the config.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
 from kvproof.errors import ModelError
+from kvproof.model.multimodal.preprocessor import PREPROCESSOR_KEYS
 
 Medium = Literal["image", "audio", "video"]
-
-_FROM_PREPROCESSOR: Mapping[str, tuple[str, ...]] = {
-    "min_pixels": ("min_pixels", "size.shortest_edge", "size.min_pixels"),
-    "max_pixels": ("max_pixels", "size.longest_edge", "size.max_pixels"),
-    "merge": ("merge_size", "spatial_merge_size"),
-    "patch": ("patch_size", "patch_size.height", "encoder_patch_size"),
-    "image_size": ("size.longest_edge", "size.height", "crop_size.height"),
-    "tile": ("tile_size", "size.height"),
-    "min_tiles": ("min_patches", "min_tiles"),
-    "max_tiles": ("max_patches", "max_tiles", "max_image_tiles", "max_crops", "max_num_tiles",
-                  "max_slice_nums", "dynamic_hd"),
-    "split": ("crop_to_patches", "do_image_splitting", "split_image"),
-    "max_tokens": ("max_image_tokens", "max_soft_tokens"),
-    "min_tokens": ("min_image_tokens",),
-}  # fmt: skip
 
 
 @cache
@@ -78,25 +64,32 @@ def _followed(
 
 
 def settings(
-    found: Mapping[str, Any],
-    config: Mapping[str, Any],
-    preprocessor: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """The numbers of a row: its own, over them the config's, over them the preprocessor's."""
+    found: Mapping[str, Any], config: Mapping[str, Any], preprocessor: Mapping[str, Any]
+) -> tuple[dict[str, Any], bool]:
+    """The numbers of a row: its own, over them the config's, over them the preprocessor's.
+
+    The second value says whether the preprocessor was asked for any.
+    """
     values = dict(found.get("settings", {}))
     for name, paths in found.get("keys", {}).items():
-        for path in [paths] if isinstance(paths, str) else paths:
-            value = value_at(config, path)
-            if value is not None:
-                values[name] = value
-                break
-    for name in values if preprocessor else ():
-        for path in _FROM_PREPROCESSOR.get(name, ()):
-            value = value_at(preprocessor or {}, path)
-            if isinstance(value, (int, float, bool)):
-                values[name] = value
-                break
-    return values
+        _take(values, name, config, paths)
+    asked = [
+        _take(values, name, preprocessor, paths)
+        for name, paths in PREPROCESSOR_KEYS.get(found["rule"], {}).items()
+    ]
+    return values, any(asked)
+
+
+def _take(
+    values: dict[str, Any], name: str, config: Mapping[str, Any], paths: str | Sequence[str]
+) -> bool:
+    """Put the first value that is there at one of the dotted paths."""
+    for path in (paths,) if isinstance(paths, str) else paths:
+        value = value_at(config, path)
+        if value is not None:
+            values[name] = value
+            return True
+    return False
 
 
 def value_at(config: Mapping[str, Any], path: str) -> Any:

@@ -150,7 +150,8 @@ def idefics3(s: Settings, height: int, width: int, images: int) -> Count:
     tile, per_tile = s.whole("image_size"), _per_tile(s)
     rows, columns = 0, 0
     if s.flag("split"):
-        rows, columns = _long_side_tiles(height, width, s.whole("longest_tiles") * tile, tile)
+        longest = s.whole("longest") if s.has("longest") else s.whole("longest_tiles") * tile
+        rows, columns = _long_side_tiles(height, width, longest, tile)
     if rows * columns <= 1:
         return Count(
             tokens=per_tile,
