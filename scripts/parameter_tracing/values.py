@@ -240,10 +240,14 @@ def merge_items(cond: E, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, .
         same += 1
     if len(a) == len(b) == same:
         return a
-    rest_a, rest_b = a[same:], b[same:]
+    tail = 0
+    while tail < min(len(a), len(b)) - same and a[-1 - tail] is b[-1 - tail]:
+        tail += 1
+    shared = a[len(a) - tail :]
+    rest_a, rest_b = a[same : len(a) - tail], b[same : len(b) - tail]
     if len(rest_a) == len(rest_b) and all(isinstance(s, Elem) for s in rest_a + rest_b):
         joined = tuple(Elem(merge(cond, x.value, y.value)) for x, y in zip(rest_a, rest_b, strict=True))
-        return a[:same] + joined
+        return a[:same] + joined + shared
     out = a[:same]
     if rest_a:
         out += (Guarded(cond, rest_a),)
@@ -251,4 +255,4 @@ def merge_items(cond: E, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, .
         from .expressions import negate
 
         out += (Guarded(negate(cond), rest_b),)
-    return out
+    return out + shared
