@@ -257,3 +257,30 @@ def test_split_readers_are_closed() -> None:
     with pytest.raises(ModelError):
         read_split("x.gguf", lambda name: Bytes(name, lambda start, size: b"", 0))
     assert closed == ["x.gguf"]
+
+
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 3), st.integers(-(2**70), 2**70), st.floats(),
+    st.text(max_size=5), st.lists(st.integers(-1, 9), max_size=5), st.just(Skipped("u32", 9)),
+    st.lists(st.booleans(), max_size=70), st.dictionaries(st.text(max_size=3), st.integers()),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(pair=st.sampled_from(PAIRS), data=st.data())
+def test_odd_metadata_gives_a_model_or_one_line(pair: dict, data: st.DataObject) -> None:
+    """Any keys changed or dropped: a model whose cache can be asked for, or a clear error."""
+    metadata = dict(pair["metadata"])
+    for key in data.draw(st.lists(st.sampled_from(sorted(metadata)), max_size=4)):
+        if data.draw(st.booleans()):
+            metadata.pop(key, None)
+        else:
+            metadata[key] = data.draw(ODD)
+    message = ""
+    try:
+        model = read_metadata(metadata, source=SOURCE)
+        kvproof.cache(model, tokens=100, engine="llamacpp")
+        kvproof.budget(model, kvproof.Deployment("llamacpp", ctx_size=1000, flash_attn="off"))
+    except kvproof.KvproofError as error:
+        message = str(error)
+    assert "\n" not in message
