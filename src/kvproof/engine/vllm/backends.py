@@ -23,6 +23,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     latent: bool = False
     sparse: bool = False
     head_dim: int = 128
+    value_dim: int | None = None
+    """The values' width where it is not the keys'."""
     nope_dim: int = 128
     rope_dim: int = 64
     query_heads: int = 32
@@ -79,6 +81,7 @@ def _fixed(name: str, *sizes: int, exact: bool = False) -> Backend:
 
 FLASH_ATTN = Backend(name="FLASH_ATTN", sizes=(16,))
 TRITON_ATTN = Backend(name="TRITON_ATTN", sizes=(16,))
+FLASH_ATTN_DIFFKV = Backend(name="FLASH_ATTN_DIFFKV", sizes=(16,))
 FLEX = Backend(name="FLEX_ATTENTION", sizes=(16,))
 FLASHINFER = _fixed("FLASHINFER", 16, 32, 64)
 FLASHINFER_LARGE = _fixed("FLASHINFER", 16, 32, 64, 128, 256, 512, 1024)
@@ -136,6 +139,8 @@ def _rocm(attention: Attention) -> Backend:
 
 def _plain(attention: Attention) -> list[Backend]:
     major = attention.capability[0]
+    if attention.value_dim not in (None, attention.head_dim):
+        return [FLASH_ATTN_DIFFKV, TRITON_ATTN]
     flash, infer = _flash(attention), _infer(attention)
     order = [infer, flash] if major == 10 else [flash, infer]
     return [*(b for b in order if b is not None), TRITON_ATTN, FLEX]

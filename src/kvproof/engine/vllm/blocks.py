@@ -20,7 +20,7 @@ from kvproof.engine.vllm.compressed import BLOCK as COMPRESSED_BLOCK
 from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.layers import Blocks, heads_on
 from kvproof.engine.vllm.rows import latent_row, pair_row
-from kvproof.engine.vllm.settings import Settings, is_hybrid, is_sparse
+from kvproof.engine.vllm.settings import Settings, is_hybrid, is_sparse, keeps_latent
 from kvproof.engine.vllm.states import state_bytes
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
 from kvproof.model.types import Model
@@ -45,14 +45,15 @@ def settle_blocks(model: Model, settings: Settings) -> Blocks:
 def attention_of(model: Model, settings: Settings) -> Attention:
     """What the choice of the attention backend depends on."""
     slot = _widest(model)
-    latent = isinstance(slot, LatentSlot)
+    latent = isinstance(slot, LatentSlot) and keeps_latent(model, settings)
     kv_heads = slot.kv_heads if isinstance(slot, FullSlot) else 1
     return Attention(
         capability=settings.capability,
         platform=settings.platform,
         latent=latent,
         sparse=is_sparse(model),
-        head_dim=slot.k_dim if isinstance(slot, FullSlot) else 576,
+        head_dim=_head_dim(slot, latent=latent),
+        value_dim=slot.v_dim if isinstance(slot, FullSlot) else None,
         nope_dim=slot.nope_dim if isinstance(slot, LatentSlot) else 0,
         query_heads=model.attention_heads // settings.ranks,
         kv_heads=heads_on(kv_heads, settings.ranks),
@@ -62,6 +63,14 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         context_ranks=settings.context_ranks,
         forced=settings.flags.get("attention_backend"),
     )
+
+
+def _head_dim(slot: Slot | None, *, latent: bool) -> int:
+    if isinstance(slot, FullSlot):
+        return slot.k_dim
+    if isinstance(slot, LatentSlot) and not latent:
+        return slot.nope_dim + slot.rope_dim
+    return 576
 
 
 def _widest(model: Model) -> Slot | None:

@@ -13,7 +13,7 @@ import msgspec
 from kvproof.engine.vllm.backends import Backend
 from kvproof.engine.vllm.compressed import compressed_specs, is_v4
 from kvproof.engine.vllm.rows import indexer_row, latent_row, pair_row
-from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.settings import Settings, keeps_latent
 from kvproof.engine.vllm.specs import Spec
 from kvproof.engine.vllm.states import checkpoint_blocks, state_bytes
 from kvproof.engine.vllm.types import Layer
@@ -60,15 +60,15 @@ def _by_layer(model: Model) -> Iterator[tuple[int, list[Slot]]]:
 def _layer(
     model: Model, settings: Settings, blocks: Blocks, index: int, slots: list[Slot]
 ) -> list[Layer]:
-    out = []
+    out: list[Layer] = []
     states: list[Slot] = [s for s in slots if isinstance(s, ConvSlot | RecurrentSlot)]
-    if states:
-        out.append(Layer(f"{index}.state", index, _state(model, settings, blocks, states)))
     for slot in sorted(slots, key=lambda s: not isinstance(s, IndexerSlot)):
         if isinstance(slot, ConvSlot | RecurrentSlot | SharedSlot):
             continue
         for name, spec in _attention(model, settings, blocks, slot):
             out.append(Layer(f"{index}.{name}", index, spec))
+    if states:
+        out.append(Layer(f"{index}.state", index, _state(model, settings, blocks, states)))
     return out
 
 
@@ -78,7 +78,7 @@ def _attention(
     if isinstance(slot, CompressedSlot) or (is_v4(model) and isinstance(slot, SlidingSlot)):
         return compressed_specs(slot, settings)
     if isinstance(slot, LatentSlot):
-        return [("latent", _latent(settings, blocks, slot))]
+        return [("latent", _latent(model, settings, blocks, slot))]
     if isinstance(slot, IndexerSlot):
         row = indexer_row(model, slot)
         return [("indexer", Spec(kind="latent", block_size=blocks.size, row_bytes=row, note="i"))]
@@ -119,8 +119,8 @@ def _retained(settings: Settings) -> int:
     return draft.layers - 1 if several and settings.rules.null_reserved else 0
 
 
-def _latent(settings: Settings, blocks: Blocks, slot: LatentSlot) -> Spec:
-    if not settings.rules.latent:
+def _latent(model: Model, settings: Settings, blocks: Blocks, slot: LatentSlot) -> Spec:
+    if not keeps_latent(model, settings):
         ranks = max(1, slot.heads // settings.ranks)
         width = slot.nope_dim + slot.rope_dim
         row = pair_row(ranks, width, width, settings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from kvproof.engine.vllm.layers import stage_layers
-from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.settings import Settings, keeps_latent
 from kvproof.errors import ModelError
 from kvproof.kinds import FullSlot, LatentSlot
 from kvproof.model.tensors import TensorGroup
@@ -158,7 +158,7 @@ def _encoder_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
 
 def _absorbed(model: Model, settings: Settings) -> int:
     """Latent attention keeps kv_b_proj and, in 16 bits, its absorbed halves."""
-    if not settings.rules.latent:
+    if not keeps_latent(model, settings):
         return 0
     total = 0
     for slot in model.slots:

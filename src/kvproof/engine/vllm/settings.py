@@ -22,6 +22,8 @@ from kvproof.units import GIB
 
 _ROCM = ("amd", "rocm")
 _HOPPER = (9, 0)
+_EXPANDED = ("minicpm3",)
+"""Model types whose latents vLLM does not keep."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +105,14 @@ def is_hybrid(model: Model) -> bool:
 def has_states(model: Model) -> bool:
     """Whether some layers keep a state of fixed size."""
     return any(isinstance(slot, ConvSlot | RecurrentSlot) for slot in model.slots)
+
+
+def keeps_latent(model: Model, settings: Settings) -> bool:
+    """Whether vLLM keeps the model's latents; other models' are expanded to heads first.
+
+    Source: vLLM 0.32, transformers_utils/model_arch_config_convertor.py (is_deepseek_mla).
+    """
+    return settings.rules.latent and not model.model_type.startswith(_EXPANDED)
 
 
 def is_sparse(model: Model) -> bool:
