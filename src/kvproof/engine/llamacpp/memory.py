@@ -33,6 +33,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     flags: Flags
     context: Context
     place: Placement
+    weights: dict[int, int]
     gpu_memory: int | None
     lowered: bool
 
@@ -72,10 +73,12 @@ def settle(model: Model, deployment: Deployment) -> Settled:
 def _settled(
     model: Model, flags: Flags, gpus: int, memory: int | None, *, lowered: bool
 ) -> Settled:
+    place = placement(model, flags, gpus)
     return Settled(
         flags=flags,
         context=context_of(model, flags),
-        place=placement(model, flags, gpus),
+        place=place,
+        weights=weight_bytes_by_device(model, place),
         gpu_memory=memory,
         lowered=lowered,
     )
@@ -97,26 +100,36 @@ def _fit(model: Model, asked: Settled) -> Settled:
     flags, best = asked.flags, asked
     if not flags.ctx_size:
         low, high = max(flags.fit_ctx, _STEP), asked.context.cells
-        best = _with(model, asked, ctx_size=low)
+        best = _context(model, asked, low)
         while low < high:
             middle = min(max(-(-(low + high) // 2 // _STEP) * _STEP, low + 1), high)
-            trial = _with(model, asked, ctx_size=middle)
+            trial = _context(model, asked, middle)
             if fits(model, trial):
                 best, low = trial, middle
             else:
                 high = middle - 1
     if fits(model, best) or flags.n_gpu_layers is not None:
         return best
-    for layers in range(model.layers, -1, -1):
-        trial = _with(model, best, n_gpu_layers=layers)
-        if fits(model, trial):
-            return trial
-    return best
+    low, high = 0, model.layers
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (
+            (middle, high) if fits(model, _layers(model, best, middle)) else (low, middle - 1)
+        )
+    return _layers(model, best, low)
 
 
-def _with(model: Model, settled: Settled, **changes: int) -> Settled:
-    flags = msgspec.structs.replace(settled.flags, **changes)
+def _layers(model: Model, settled: Settled, count: int) -> Settled:
+    flags = msgspec.structs.replace(settled.flags, n_gpu_layers=count)
     return _settled(model, flags, settled.place.gpus, settled.gpu_memory, lowered=True)
+
+
+def _context(model: Model, settled: Settled, cells: int) -> Settled:
+    """The same with another context length."""
+    flags = msgspec.structs.replace(settled.flags, ctx_size=cells)
+    return msgspec.structs.replace(
+        settled, flags=flags, context=context_of(model, flags), lowered=True
+    )
 
 
 def device_terms(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
@@ -132,7 +145,7 @@ def _used(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
     place, context = settled.place, settled.context
     name = _name(place, device)
     parts = cache_pieces(pieces(model, context), place)[device]
-    weights = _weights_term(weight_bytes_by_device(model, place)[device], name)
+    weights = _weights_term(settled.weights[device], name)
     cache = buffer_terms(parts, place=name)
     if device == HOST:
         work: tuple[Term, ...] = (_host_compute(model, context, name), output_term(model, context))
@@ -143,7 +156,7 @@ def _used(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
 
 def _one_place(model: Model, settled: Settled) -> tuple[Term, ...]:
     """Everything in one memory: the terms when no GPU is named."""
-    weights = sum(weight_bytes_by_device(model, settled.place).values())
+    weights = sum(settled.weights.values())
     return (
         *_weights_term(weights, ""),
         *buffer_terms(pieces(model, settled.context)),
