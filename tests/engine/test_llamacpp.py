@@ -226,6 +226,22 @@ def test_server_defaults_are_four_slots_over_one_pool() -> None:
     assert own.sequences(2049) == 0
 
 
+def test_drafting_keeps_states_to_roll_back_to() -> None:
+    model = gated_delta(64, 4, inner=6144, rank=48)
+    plain = {"ctx_size": 32768, "parallel": 1}
+    state = 149.625 * MIB
+    assert kv(model, **plain) == 2048 * MIB + state
+    # p075: two tokens drafted by the model's own head
+    assert kv(model, **plain, spec_type="draft-mtp", spec_draft_n_max=2) == 2048 * MIB + 3 * state
+    assert kv(model, **plain, mtp=True) == 2048 * MIB + 4 * state
+    with_head = kvproof.load_model({**model.config, "qwen35.block_count": 65,
+                                    "qwen35.nextn_predict_layers": 1})  # fmt: skip
+    assert kv(with_head, **plain) == kv(model, **plain)
+    drafted = kvproof.budget(with_head, Deployment("llamacpp", **plain, mtp=True))
+    assert drafted.kv_bytes == 2048 * MIB + 4 * state + 128 * MIB
+    assert [t.value for t in drafted.terms if t.name.startswith("draft")] == [64 * MIB] * 2
+
+
 def test_capacity_says_what_is_too_much() -> None:
     model = dense(32, 1024)
     held = kvproof.capacity(model, Deployment("llamacpp", ctx_size=8192), 10**9)

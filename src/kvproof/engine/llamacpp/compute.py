@@ -8,11 +8,10 @@ cent for others; fragments add at most a row or two of the hidden size.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from kvproof.engine.llamacpp.context import Context, expands_latents
+from kvproof.engine.llamacpp.facts import fact
 from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
 from kvproof.kinds import (
     ChunkedSlot,
@@ -183,22 +182,3 @@ def _mixer(model: Model) -> int:
             shared = fact(model, "ssm.group_count", "mamba_n_groups", "n_groups") * slot.shape[2]
             return 3 * (2 * inner + 2 * shared + slot.heads)
     return 0
-
-
-def fact(model: Model, gguf_key: str, *names: str) -> int:
-    """A whole number of the model: by its GGUF key, or by its names in a config."""
-    arch = model.config.get("general.architecture")
-    if isinstance(arch, str):
-        return _largest(model.config.get(f"{arch}.{gguf_key}"))
-    for name in names:
-        value = _largest(model.text_config.get(name)) or _largest(model.config.get(name))
-        if value:
-            return value
-    return 0
-
-
-def _largest(value: Any) -> int:
-    """A number, or the largest of a list of numbers; 0 for anything else."""
-    if isinstance(value, list | tuple):
-        return max((_largest(entry) for entry in value), default=0)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -47,6 +47,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     v: ElementType
     planes: int
     outputs: int
+    draft: tuple[ElementType, ElementType] | None = None
 
 
 def expands_latents(model: Model) -> bool:
@@ -79,7 +80,11 @@ def context_of(model: Model, flags: Flags) -> Context:
     batch = min(asked, flags.batch_size)
     ubatch = min(batch, flags.ubatch_size or flags.batch_size)
     cells, each, streams = _cells(build, asked, sequences, unified, flash)
+    drafted = flags.draft_tokens
+    rolled_back = drafted if flags.n_rs_seq is None else flags.n_rs_seq
     outputs = flags.n_outputs_max
+    if outputs is None:
+        outputs = sequences * (1 + drafted)
     return Context(
         arch=arch,
         build=build,
@@ -94,8 +99,9 @@ def context_of(model: Model, flags: Flags) -> Context:
         swa_full=flags.swa_full,
         k=flags.cache_type_k,
         v=flags.cache_type_v,
-        planes=1 + (flags.n_rs_seq if arch in _ROLLBACK else 0),
-        outputs=min(ubatch, sequences if outputs is None else outputs or batch),
+        planes=1 + (rolled_back if arch in _ROLLBACK else 0),
+        outputs=min(ubatch, outputs or batch),
+        draft=(flags.spec_draft_type_k, flags.spec_draft_type_v) if flags.drafts_by_mtp else None,
     )
 
 

@@ -29,6 +29,7 @@ _C_API = {
 }  # fmt: skip
 # What kvproof adds: settings of the C API without a flag, and other programs' memory.
 _OWN = ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory")
+_ROLLED_BACK = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
 _TRUE, _FALSE = ("1", "on", "true", "yes", "enabled"), ("0", "off", "false", "no", "disabled")
 
 
@@ -61,8 +62,24 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     fit_ctx: int = 4096
     cache_ram: int = 8192
     n_outputs_max: int | None = None
-    n_rs_seq: int = 0
+    n_rs_seq: int | None = None
+    spec_type: tuple[str, ...] = ()
+    mtp: bool = False
+    spec_draft_n_max: int = 3
+    spec_draft_type_k: ElementType = ELEMENT_TYPES["f16"]
+    spec_draft_type_v: ElementType = ELEMENT_TYPES["f16"]
     gpu_memory: int | None = None
+
+    @property
+    def drafts_by_mtp(self) -> bool:
+        """Whether the model's own layers for further tokens draft."""
+        return self.mtp or "draft-mtp" in self.spec_type
+
+    @property
+    def draft_tokens(self) -> int:
+        """Tokens that a draft on the model's states may be rolled back by."""
+        drafts = self.drafts_by_mtp or any(kind in _ROLLED_BACK for kind in self.spec_type)
+        return self.spec_draft_n_max if drafts else 0
 
 
 @functools.cache
@@ -191,6 +208,11 @@ def _shares(key: str, value: Any) -> tuple[float, ...]:
     return shares
 
 
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    parts = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(str(part).strip().lower()[:40] for part in parts[:16])
+
+
 def _memory(key: str, value: Any) -> int:
     return parse_bytes(value)
 
@@ -202,4 +224,6 @@ _READERS: dict[str, Any] = {
     "n_gpu_layers": _layers, "split_mode": _mode, "tensor_split": _shares, "main_gpu": _count,
     "n_cpu_moe": _count, "cpu_moe": _switch, "fit": _switch, "fit_ctx": _count,
     "cache_ram": _whole, "n_outputs_max": _count, "n_rs_seq": _count, "gpu_memory": _memory,
+    "spec_type": _names, "mtp": _switch, "spec_draft_n_max": _count,
+    "spec_draft_type_k": _type, "spec_draft_type_v": _type,
 }  # fmt: skip

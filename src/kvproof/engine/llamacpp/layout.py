@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kvproof.engine.llamacpp.context import Context, expands_latents, pad
+from kvproof.engine.llamacpp.facts import fact
 from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
@@ -31,6 +32,7 @@ _CSA, _HCA = 4, 128
 _COMPRESSED_PAD = 256
 # Architectures whose recurrent convolution keeps no current column: kernel - 1 are stored.
 _WHOLE_SHIFT = "rwkv"
+_NO_SLOT = -1
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -46,9 +48,23 @@ class Piece(msgspec.Struct, frozen=True):
 def pieces(model: Model, context: Context) -> tuple[Piece, ...]:
     """Every tensor that the context allocates for the cache."""
     layout = _Layout(model, context)
-    return tuple(
-        piece for index, slot in enumerate(model.slots) for piece in layout.of(index, slot)
+    own = [piece for index, slot in enumerate(model.slots) for piece in layout.of(index, slot)]
+    return (*own, *_drafting(model, context))
+
+
+def _drafting(model: Model, context: Context) -> Iterator[Piece]:
+    """The cache of the layers that predict further tokens, in a context of their own."""
+    layers = fact(
+        model, "nextn_predict_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers"
     )
+    like = next((s for s in reversed(model.slots) if isinstance(s, FullSlot | LatentSlot)), None)
+    if context.draft is None or like is None:
+        return
+    k, v = context.draft
+    draft = msgspec.structs.replace(context, k=k, v=v, draft=None)
+    for _ in range(layers):
+        for piece in _Layout(model, draft).of(_NO_SLOT, like):
+            yield msgspec.structs.replace(piece, buffer=f"draft {piece.buffer}")
 
 
 def applies_windows(context: Context) -> bool:
