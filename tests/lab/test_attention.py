@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kvproof.kinds import FullSlot, SlidingSlot  # noqa: E402
+from kvproof.kinds import FullSlot, LatentSlot, SlidingSlot  # noqa: E402
 from kvproof.lab.attention.dense import attend_dense  # noqa: E402
-from kvproof.lab.attention.paged import can_decode, decode  # noqa: E402
+from kvproof.lab.attention.paged import can_decode, decode, decode_latent  # noqa: E402
 from kvproof.lab.attention.view import View  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402
 from kvproof.lab.pool.pool import PagedPool  # noqa: E402
@@ -48,7 +48,7 @@ def test_the_kernel_equals_torch(heads, kv_heads, dim, block_size, k, v, threads
     slot = FullSlot(layer=0, kv_heads=kv_heads, k_dim=dim, v_dim=dim)
     view = filled(slot, cache_types(k, v), [5, 67, 1030], block_size)
     q = torch.randn(3, heads, dim, generator=torch.Generator().manual_seed(2))
-    assert can_decode(view, 0, heads)
+    assert can_decode(view, 0)
     got = decode(view, 0, q, dim**-0.5)
     want = attend_dense(view, 0, q, scale=dim**-0.5, v_dim=dim)
     assert torch.allclose(got, want, atol=3e-6, rtol=1e-5)
@@ -73,4 +73,27 @@ def test_large_scores_do_not_overflow():
 
 def test_odd_shapes_are_left_to_torch():
     slot = FullSlot(layer=0, kv_heads=1, k_dim=24, v_dim=24)
-    assert not can_decode(filled(slot, cache_types(), [5]), 0, 2)
+    assert not can_decode(filled(slot, cache_types(), [5]), 0)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "fp8", "int8", "int4:32"])
+@pytest.mark.parametrize("heads", [4, 40])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_latent_kernel_equals_torch(kind, heads, threads):
+    torch.set_num_threads(threads)
+    slot = LatentSlot(layer=0, latent_dim=128, rope_dim=64, heads=heads, nope_dim=8, value_dim=8)
+    made = torch.Generator().manual_seed(1)
+    pool = PagedPool([slot], cache_types(kind), blocks=200, block_size=8)
+    sequences = []
+    for n in (3, 45, 1100):
+        seq, _ = pool.open()
+        for count in (n, 1):
+            pool.append(seq, count)
+            View(pool, [seq], [count]).write(0, torch.randn(count, 1, 192, generator=made))
+        sequences.append(seq)
+    view = View(pool, sequences, [1, 1, 1])
+    q = torch.randn(3, heads, 192, generator=made)
+    assert can_decode(view, 0)
+    got = decode_latent(view, 0, q, 0.1, 128)
+    want = attend_dense(view, 0, q, scale=0.1, v_dim=128)
+    assert torch.allclose(got, want, atol=3e-6, rtol=1e-5)

@@ -14,6 +14,7 @@ Arrays are flat; `shape` holds the sizes. Work is in f32 whatever is stored.
 """
 
 # numba reads these functions, not mypy: their arguments are flat arrays and sizes.
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 # ruff: noqa: ANN001, ANN201, ANN202, PLR0913, C901
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def score_kernel(k_kind: int, tiles: Tiles) -> Any:
     rows, steps, tile = tiles.rows, tiles.key_steps, tiles.rows * tiles.key_steps
     pack = 2 if k_kind == INT4 else 1
 
-    @njit(nogil=True)  # type: ignore[untyped-decorator]
+    @njit(nogil=True)
     def score(q, sums, row, keys, k0, scales, s0, shape, out, place, width):
         size = shape.k_dim // shape.k_groups
         step = steps // pack * shape.block_size
@@ -123,7 +124,7 @@ def score_kernel(k_kind: int, tiles: Tiles) -> Any:
     return score
 
 
-@njit(nogil=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True)
 def soften(scores, place, low, high, width, top):
     """Turn one query's scores into weights e**(score - maximum), in place.
 
@@ -146,7 +147,7 @@ def soften(scores, place, low, high, width, top):
     return top, vsum(total)
 
 
-@njit(nogil=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True)
 def rescale(out, place, size, factor):
     """out[place:place + size] *= factor."""
     by = splat(factor)
@@ -165,7 +166,7 @@ def weigh_kernel(v_kind: int, tiles: Tiles) -> Any:
     grouped = v_kind in (INT8, INT4)
     span = vectors * WIDTH
 
-    @njit(nogil=True)  # type: ignore[untyped-decorator]
+    @njit(nogil=True)
     def fold_scales(weights, row, width, scales, s, size, c, scratch):
         """scratch = weights times the scales of a group, for one block; int4: sums of minima."""
         for r in range(rows):
@@ -179,7 +180,7 @@ def weigh_kernel(v_kind: int, tiles: Tiles) -> Any:
                     vstore(scratch, r * size + t, vmul(w, vload(scales, s + t)))
             scratch[rows * size + r] = vsum(low)
 
-    @njit(nogil=True)  # type: ignore[untyped-decorator]
+    @njit(nogil=True)
     def weigh(weights, row, width, first, count, table, head, values, scales, shape, scratch, out):
         size, line = shape.block_size, shape.v_dim // pack
         group = shape.v_dim // shape.v_groups
@@ -212,7 +213,7 @@ def item_kernel(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
     rows, pack = tiles.rows, 2 if k_kind == INT4 else 1
     summed = k_kind == INT4
 
-    @njit(nogil=True)  # type: ignore[untyped-decorator]
+    @njit(nogil=True)
     def item(
         q,
         keys,
@@ -292,7 +293,7 @@ def item_kernel(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
     return item
 
 
-@njit(nogil=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True)
 def add_up(q, shape, out):
     """out[query, group] = sum of the query's numbers in the group: what a minimum is times."""
     size = shape.k_dim // shape.k_groups
@@ -319,7 +320,7 @@ def kernels(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
     return njit(nogil=True, parallel=True)(run), njit(nogil=True)(run)
 
 
-@njit(nogil=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True)
 def merge(items, parts, tops, sums, queries, v_dim, pairs, out):
     """Merge the items of each head into out [sequences, heads, v_dim]; `pairs`: int4's order.
 

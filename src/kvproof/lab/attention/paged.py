@@ -10,6 +10,7 @@ import torch
 
 from kvproof.lab.attention import threads
 from kvproof.lab.attention.decode import Shape, kernels, merge, tiles_for
+from kvproof.lab.attention.latent import LatentShape, latent_kernels
 from kvproof.lab.attention.simd import INT4, KINDS, WIDTH
 from kvproof.lab.attention.view import GroupView, View
 from kvproof.lab.pool.planes import Plane
@@ -18,13 +19,13 @@ _MIN_POSITIONS = 512  # a shorter range is not worth a second item
 _ITEMS_PER_THREAD = 4
 
 
-def can_decode(view: View, slot: int, queries: int) -> bool:
-    """Whether the kernel runs this step: one new token each, keys and values in whole vectors."""
+def can_decode(view: View, slot: int) -> bool:
+    """Whether a kernel runs this step: one new token each, all in whole vectors."""
     group, index = view.pool.home[slot]
     planes = view.pool.groups[group].planes[index]
-    if not view.single or len(planes) != 2 or view.pool.block_size % WIDTH:
+    if not view.single or not all(isinstance(p, Plane) and _whole_vectors(p) for p in planes):
         return False
-    return all(isinstance(p, Plane) and _whole_vectors(p) for p in planes) and queries > 0
+    return len(planes) == 1 or view.pool.block_size % WIDTH == 0
 
 
 def _whole_vectors(plane: Plane) -> bool:
@@ -56,6 +57,32 @@ def decode(view: View, slot: int, q: torch.Tensor, scale: float) -> torch.Tensor
     return torch.from_numpy(out).to(q.dtype)
 
 
+def decode_latent(view: View, slot: int, q: torch.Tensor, scale: float, v_dim: int) -> torch.Tensor:
+    """Outputs [sequences, heads, v_dim] of queries [sequences, heads, width] over latents."""
+    group, (plane,) = view.planes(slot)
+    kind, heads = KINDS[plane.codec.family], q.shape[1]
+    padded = -(-heads // 32) * 32
+    shape = LatentShape(padded, plane.dim, v_dim, plane.block_size, max(1, plane.codec.groups))
+    turned = torch.zeros(len(q), plane.dim, padded)
+    turned[:, :, :heads] = (q.float() * scale).transpose(1, 2)
+    if kind == INT4:
+        turned = turned.view(len(q), -1, 16, 2, padded).transpose(2, 3)
+    queries = turned.reshape(len(q), -1).contiguous().numpy()
+    items = cut(group, 1, split_entries=True)
+    parts = np.empty((len(items), padded * v_dim), np.float32)
+    tops, sums = np.empty((2, len(items), padded), np.float32)
+    parallel, serial = latent_kernels(kind)
+    with threads.numba_threads():
+        run = parallel if threads.count() > 1 and len(items) > 1 else serial
+        run(
+            queries, flat(plane.data), flat(plane.scales), group.tables, items, shape,
+            parts, tops, sums,
+        )  # fmt: skip
+    out = np.empty((len(q), padded, v_dim), np.float32)
+    merge(items, parts, tops, sums, padded, v_dim, kind == INT4, out)
+    return torch.from_numpy(out[:, :heads]).to(q.dtype)
+
+
 def run_items(
     kinds: tuple[int, int],
     shape: Shape,
@@ -77,10 +104,11 @@ def run_items(
     merge(items, parts, tops, sums, queries, shape.v_dim, kinds[1] == INT4, out)
 
 
-def cut(group: GroupView, heads: int) -> np.ndarray[Any, Any]:
+def cut(group: GroupView, heads: int, *, split_entries: bool = False) -> np.ndarray[Any, Any]:
     """Items (sequence, head, first block, end block, first and end visible entry).
 
-    Cut along the context only as far as the threads need it.
+    Cut along the context only as far as the threads need it. `split_entries` narrows the visible
+    entries of each item to its blocks.
     """
     size = group.group.block_size
     ranges = []
@@ -92,7 +120,11 @@ def cut(group: GroupView, heads: int) -> np.ndarray[Any, Any]:
         edges = [begin + (end - begin) * i // pieces for i in range(pieces + 1)]
         spans = list(pairwise(edges))
         ranges += [(s, h, b, e, low, high) for h in range(heads) for b, e in spans]
-    return np.array(ranges, dtype=np.int64)
+    items = np.array(ranges, dtype=np.int64)
+    if split_entries:
+        items[:, 4] = np.maximum(items[:, 4], items[:, 2] * size)
+        items[:, 5] = np.minimum(items[:, 5], items[:, 3] * size)
+    return items
 
 
 _NOTHING = np.zeros(WIDTH, np.float32)

@@ -9,6 +9,8 @@ Operations take the sizes they unroll as literal integers. `kind` says how store
 F32, BF16 (uint16 arrays), FP8 (e4m3 in uint8), INT8 and INT4 (two numbers a byte).
 """
 
+# mypy: disable-error-code=import-not-found
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -475,3 +477,20 @@ def tile_add_each(typing_context: Any, tile: Any, scalars: Any, index: Any, widt
         return _tile_of(b, out)
 
     return _emit(tile, (tile, scalars, types.int64, width), emit)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def as_float(typing_context: Any, bits: Any) -> Any:
+    """The f32 whose bits are those of a uint32."""
+    return _emit(types.float32, (types.uint32,), lambda c, b, t, v: b.bitcast(v[0], _F32))
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_scale(typing_context: Any, tile: Any, factor: Any, low: Any) -> Any:
+    """tile * factor + low, both in all lanes."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        factor, low = _splat(b, values[1]), _splat(b, values[2])
+        return _tile_of(b, [_fma(b, v, factor, low) for v in _vectors(b, values[0])])
+
+    return _emit(tile, (tile, types.float32, types.float32), emit)

@@ -16,7 +16,8 @@ _LOCK = threading.Lock()
 
 def count() -> int:
     """Threads of the next kernel."""
-    return max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    wanted: int = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    return max(1, wanted)
 
 
 @contextmanager

@@ -72,11 +72,11 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
                 layer=layer, latent_dim=latent.latent_dim, rope_dim=latent.rope_dim,
                 heads=self.heads, nope_dim=latent.nope_dim, value_dim=latent.value_dim,
             )  # fmt: skip
-        heads = {"kv_heads": self.kv_heads, "k_dim": self.head_dim, "v_dim": self.head_dim}
+        heads, dim = self.kv_heads, self.head_dim
         window = self.windows[layer] if self.windows else None
         if window is None:
-            return FullSlot(layer=layer, **heads)
-        return SlidingSlot(layer=layer, window=window, **heads)
+            return FullSlot(layer=layer, kv_heads=heads, k_dim=dim, v_dim=dim)
+        return SlidingSlot(layer=layer, window=window, kv_heads=heads, k_dim=dim, v_dim=dim)
 
     @property
     def config(self) -> dict[str, Any]:
