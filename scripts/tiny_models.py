@@ -61,7 +61,7 @@ NARROW: dict[str, Any] = {
 }  # fmt: skip
 TEXT_KEYS = ("text_config", "decoder", "decoder_config", "thinker_config", "generator")
 # What a type needs beyond the table.
-MAX_PARAMETERS = 120_000_000
+MAX_PARAMETERS = 1_100_000_000
 _MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 _MROPE_HALF = {**_MROPE, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
 _LINEAR_FULL = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
@@ -71,10 +71,14 @@ OWN: dict[str, dict[str, Any]] = {
     "blt.encoder_config": {"vocab_size": 260},
     "blt.decoder_config": {"vocab_size": 260},
     "blt.patcher_config": {"vocab_size": 260},
+    "dia.decoder_config": {"cross_hidden_size": 64},
+    "fun_asr_nano.adaptor_config": {"hidden_size": 64, "intermediate_size": 16},
+    "granite4_vision": {"deepstack_layer_map": [[0, 0]]},
+    "moonshine_streaming": {"num_key_value_heads": 4},
     "chameleon": {"vocabulary_map": {"<image>": 5}},
     "emu3": {"vocabulary_map": {"<image>": 5}},
     "muse_spark.vision_config": {"num_hidden_layers": 4},
-    "muse_spark.audio_config": {"num_hidden_layers": 4},
+    "muse_spark.audio_config": {"num_hidden_layers": 4, "out_hidden_size": 64},
     "bamba": {"attn_layer_indices": [2]},
     "codegen": {"rotary_dim": 8},
     "cohere_compass_text": {
@@ -96,8 +100,8 @@ OWN: dict[str, dict[str, Any]] = {
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
-    "dots3_note.vision_config": {"mlp_layer_types": ["dense"], "per_layer_config": {}},
-    "fun_asr_nano.adaptor_config": {"hidden_size": 64},
+    "dots3_note.audio_config": {"adapter_out_dim": 64},
+    "dots3_note.vision_config": {"adapter_out_dim": 64, "mlp_layer_types": ["dense"], "per_layer_config": {}},
     "gemma3n_text": {"num_hidden_layers": 10, "num_kv_shared_layers": 4},
     "glm46v_text": {"rope_parameters": _MROPE},
     "glm4v_moe_text": {"rope_parameters": _MROPE_HALF},
@@ -202,15 +206,21 @@ def shrink(
     return out
 
 
-def tiny_config(kind: str, model_class: type[Any], variant: str | None = None) -> PreTrainedConfig:
-    """A small config of model type `kind` that `model_class` can be built from."""
+def tiny_config(
+    kind: str, model_class: type[Any], variant: str | None = None,
+    widths: tuple[dict[str, Any], ...] = (NARROW, SHALLOW),
+) -> PreTrainedConfig:  # fmt: skip
+    """A small config of model type `kind` that `model_class` can be built from.
+
+    `widths` are tried in turn for the parts that text does not pass.
+    """
     own = VARIANTS[kind, variant] if variant else {}
     cls = CONFIG_MAPPING[kind]
     wanted = getattr(model_class, "config_class", cls)
     if not issubclass(cls, wanted):
         cls = wanted
     last: Exception = ValueError("no size fits")
-    for parts in (NARROW, SHALLOW):
+    for parts in widths:
         try:
             config = cls(**{**shrink(cls, SIZES, {}, parts), **own})
             if model_class.__name__.endswith("ForCausalLM") and config.is_encoder_decoder:

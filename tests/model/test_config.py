@@ -203,3 +203,54 @@ def test_a_mutated_config_gives_an_answer_or_one_clear_error(config: dict[str, A
         assert answer.allocated_bytes >= 0
         assert model.parameters >= 0
     assert "\n" not in message
+
+
+# The installed transformers ----------------------------------------------------------------------
+
+CACHE_FIELDS = (
+    "layer_types", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "sliding_window", "attention_chunk_size", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim",
+    "qk_nope_head_dim", "index_head_dim", "indexer_types", "num_kv_shared_layers", "conv_kernel",
+    "state_size", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
+    "mamba_d_head", "mamba_n_heads", "intermediate_size", "mlp_layer_types", "num_local_experts",
+    "hidden_size", "vocab_size", "decoder_layers", "num_decoder_layers", "layers_block_type",
+)  # fmt: skip
+# Equal in effect: transformers leaves a null that its modeling code fills the same way.
+FILLED_LATER = {"head_dim", "num_key_value_heads", "sliding_window", "layer_types"}
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("record", MEASURED, ids=[r["model_type"] for r in MEASURED])
+def test_resolved_configs_equal_those_of_the_installed_classes(record: dict[str, Any]) -> None:
+    auto = pytest.importorskip("transformers.models.auto.configuration_auto")
+    config = copy.deepcopy(record["config"])
+    for section in (config, *(v for v in config.values() if isinstance(v, dict))):
+        section.pop("layer_types", None)
+        section.pop("mlp_layer_types", None)
+        section.pop("time_step_limit", None)  # saved in a form that only from_json_file reads
+    try:
+        real = auto.CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config))
+    except Exception as error:  # a class may want its own list
+        pytest.skip(f"transformers refuses the config: {error}")
+    ours = resolve(config).root
+    assert differences(real, ours) == []
+
+
+def differences(real: Any, ours: dict[str, Any]) -> list[Any]:
+    """Fields of a transformers config, and of its nested ones, that resolve gives otherwise."""
+    out: list[Any] = []
+    for key in CACHE_FIELDS:
+        try:
+            value = getattr(real, key)
+        except Exception:  # absent, or set per layer only
+            continue
+        if value is None and key in FILLED_LATER:
+            continue
+        if ours.get(key) != (list(value) if isinstance(value, tuple) else value):
+            out.append((type(real).__name__, key, value, ours.get(key)))
+    for key in real.sub_configs:
+        inner = getattr(real, key, None)
+        if inner is not None and isinstance(ours.get(key), dict):
+            out += differences(inner, ours[key])
+    return out

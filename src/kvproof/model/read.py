@@ -22,7 +22,10 @@ _CONTEXT = (
     "max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "seq_length",
     "max_target_positions", "n_ctx",
 )  # fmt: skip
-_HEADS = ("num_attention_heads", "decoder_attention_heads", "num_heads", "n_head")
+_HEADS = (
+    "decoder_attention_heads", "num_decoder_attention_heads", "decoder_num_attention_heads",
+    "num_attention_heads", "num_heads", "n_head", "attention_heads",
+)  # fmt: skip
 
 
 def read_config(config: Mapping[str, Any], *, name: str, source: Source) -> Model:

@@ -207,8 +207,7 @@ def _minimax_m3(c: Config) -> None:
 
 def _inkling_text(c: Config) -> None:
     if c.get("mlp_layer_types") is None:
-        dense = c.get("dense_mlp_idx", 0)
-        n = c["num_hidden_layers"]
+        dense, n = c.get("dense_mlp_idx", 0), c["num_hidden_layers"]
         c["mlp_layer_types"] = ["dense" if i < dense else "sparse" for i in range(n)]
     if c.get("dense_intermediate_size") is not None:
         c["moe_intermediate_size"] = c["intermediate_size"]
@@ -243,6 +242,12 @@ def _umt5(c: Config) -> None:
 def _jamba(c: Config) -> None:
     period, offset, n = c["expert_layer_period"], c["expert_layer_offset"], c["num_hidden_layers"]
     c["layers_num_experts"] = [c["num_experts"] if i % period == offset else 1 for i in range(n)]
+    names = {"linear_attention": "mamba", "full_attention": "attention"}
+    c["layers_block_type"] = [names[kind] for kind in c["layer_types"]]
+
+
+def _block_types(c: Config) -> None:
+    c["layers_block_type"] = c["layer_types"]
 
 
 def _tie_from_text(c: Config) -> None:
@@ -319,7 +324,10 @@ PARTS: dict[str, Rule] = {
     "ernie4_5_moe": _ernie_moe,
     "ernie4_5_vl_moe_text": _default(moe_intermediate_size=[1536, 512]),
     "falcon": _falcon,
-    "falcon_h1": _default(mlp_multipliers=[1.0, 1.0], ssm_multipliers=[1.0] * 5),
+    "bamba": _block_types,
+    "falcon_h1": _chain(
+        _block_types, _default(mlp_multipliers=[1.0, 1.0], ssm_multipliers=[1.0] * 5)
+    ),
     "flint": _default(mlp_only_layers=[0, 1]),
     "fun_asr_nano_encoder": lambda c: c.update(
         input_size=c["num_mel_bins"] * c["num_stacked_frames"]
@@ -375,7 +383,9 @@ PARTS: dict[str, Rule] = {
     "phi4_multimodal_audio": _phi4_audio,
     "pixtral": lambda c: c.update(head_dim=c["hidden_size"] // c["num_attention_heads"]),
     "pop2piano": lambda c: c.update(dense_act_fn=c.get("dense_act_fn") or "relu"),
+    "prophetnet": lambda c: c.update(num_hidden_layers=c["num_encoder_layers"]),
     "radio": _radio,
+    "recurrent_gemma": _block_types,
     "roformer": _same("embedding_size", "hidden_size"),
     "rwkv": _rwkv,
     "sam_hq_vision_model": _sam,
