@@ -23,6 +23,7 @@ def start_of(report: Report) -> Start:
             hint="give --model and --gpu",
         )
     log = report.log
+    weights = next((int(r.predicted) for r in report.rows if r.name == "weights"), 0)
     found = {name: log.smallest(name) for name in _TERMS}
     return Start(
         engine=log.engine,
@@ -33,5 +34,7 @@ def start_of(report: Report) -> Start:
         flags=dict(log.flags),
         predicted=int(row.predicted),
         printed=int(row.printed),
+        half=max(0, int((row.high - row.low) / 2)),
+        weights=weights,
         terms={name: float(figure.value) for name, figure in found.items() if figure is not None},
     )

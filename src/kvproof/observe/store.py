@@ -19,24 +19,30 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.overheads import Overheads
-from kvproof.errors import InputError
+from kvproof.errors import InputError, UsageError
 
 _SCHEMA = """
 create table if not exists starts (
     id integer primary key,
     engine text not null, version text not null, gpu text not null, ranks integer not null,
     model text not null, flags text not null,
-    predicted integer not null, printed integer not null, terms text not null,
+    predicted integer not null, printed integer not null, half integer not null,
+    weights integer not null, terms text not null,
     unique (engine, version, gpu, ranks, model, flags, printed)
 )
 """
 _LONGEST_LINE, _MOST_LINES = 1_000_000, 1_000_000
+# The share of a GPU's memory that models differ by among themselves.
+_NOISE = 0.02
 # Flags that name a place or a person's model, not a setting of memory.
 _PRIVATE = ("host", "port", "api_key", "served_model_name", "tokenizer", "download_dir", "model")
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """One observed start: the cache's memory predicted and printed, and the printed terms."""
+    """One observed start: the cache's memory predicted and printed, and the printed terms.
+
+    `half` is the half width of the predicted interval, `weights` the predicted weights.
+    """
 
     engine: str
     version: str
@@ -46,12 +52,22 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     flags: Mapping[str, Any]
     predicted: int
     printed: int
-    terms: Mapping[str, float]
+    half: int = 0
+    weights: int = 0
+    terms: Mapping[str, float] = {}
 
     @property
     def gap(self) -> int:
         """Printed less predicted bytes of the cache, on one GPU."""
         return self.printed - self.predicted
+
+    @property
+    def overhead_gap(self) -> int:
+        """The gap without the part that lies in the weights, which are the model's own."""
+        seen = self.terms.get("weights")
+        if not seen or not self.weights:
+            return self.gap
+        return self.gap + round(seen) - self.weights
 
 
 def default_path() -> Path:
@@ -90,7 +106,7 @@ def remember(starts: Iterable[Start], path: Path | None = None) -> int:
     """Keep the starts; those that are kept already are left alone. How many were new."""
     rows = [
         (s.engine, s.version, s.gpu, s.ranks, s.model, _json(_public(s.flags)), s.predicted,
-         s.printed, _json(s.terms))
+         s.printed, s.half, s.weights, _json(s.terms))
         for s in starts
     ]  # fmt: skip
     with _opened(path, write=True) as base:
@@ -98,7 +114,7 @@ def remember(starts: Iterable[Start], path: Path | None = None) -> int:
         before = base.total_changes
         base.executemany(
             "insert or ignore into starts (engine, version, gpu, ranks, model, flags, predicted, "
-            "printed, terms) values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "printed, half, weights, terms) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             rows,
         )
         return base.total_changes - before
@@ -112,48 +128,81 @@ def recall(
         if base is None:
             return ()
         rows = base.execute(
-            "select engine, version, gpu, ranks, model, flags, predicted, printed, terms "
+            "select engine, version, gpu, ranks, model, flags, predicted, printed, half, weights, "
+            "terms "
             "from starts where (?1 is null or engine = ?1) and (?2 is null or gpu = ?2) "
             "order by id",
             (engine, gpu),
         ).fetchall()
     return tuple(
         Start(engine=r[0], version=r[1], gpu=r[2], ranks=r[3], model=r[4], flags=json.loads(r[5]),
-              predicted=r[6], printed=r[7], terms=json.loads(r[8]))
+              predicted=r[6], printed=r[7], half=r[8], weights=r[9], terms=json.loads(r[10]))
         for r in rows
     )  # fmt: skip
 
 
-def overheads(engine: str, gpu: str, path: Path | None = None) -> Overheads | None:
-    """What was learned of `engine` on `gpu`; None where nothing was."""
-    return fit(recall(engine, gpu, path))
+def overheads(
+    engine: str, gpu: str, model: str | None = None, path: Path | None = None
+) -> Overheads | None:
+    """What was learned of `engine` on `gpu`; None where nothing was.
+
+    Starts of `model` itself count alone where there are any.
+    """
+    return fit(recall(engine, gpu, path), model)
 
 
-def fit(starts: Iterable[Start]) -> Overheads | None:
-    """The overheads of starts of one engine on one GPU: the median difference, each model once.
+def fit(starts: Iterable[Start], model: str | None = None) -> Overheads | None:
+    """The overheads of starts of one engine on one GPU, for `model` or for any model.
 
-    One start is not yet a rule: the correction is shrunk by n / (n + 1/2) for n models.
+    Of the same model, the median difference. Of others, what their starts agree on besides the
+    weights: the median over models, less by how far they scatter; of a single other model half
+    of it, and nothing below 2 % of the GPU's memory, which models differ by among themselves.
     """
     kept = list(starts)
     if not kept:
         return None
-    by_model: dict[str, list[int]] = {}
-    for start in kept:
-        by_model.setdefault(start.model, []).append(start.gap)
-    gaps = [statistics.median(values) for values in by_model.values()]
-    count = len(gaps)
-    middle = statistics.median(gaps) * count / (count + 0.5)
-    spread = None
-    if count >= 4:
-        spread = int(max(abs(gap - middle) for gap in gaps) * 1.25)
+    own = [start for start in kept if start.model == model]
+    if own:
+        value, spread = _own(own)
+        kept = own
+    else:
+        value, spread = _shared(kept)
     return Overheads(
         engine=kept[0].engine,
         gpu=kept[0].gpu,
         starts=len(kept),
-        models=count,
-        kv_bytes=round(middle),
+        models=len({start.model for start in kept}),
+        kv_bytes=round(value),
         spread=spread,
     )
+
+
+def _own(starts: list[Start]) -> tuple[float, int | None]:
+    gaps = [start.gap for start in starts]
+    middle = statistics.median(gaps)
+    spread = max(abs(gap - middle) for gap in gaps) * 1.5 if len(gaps) >= 3 else None
+    return middle, None if spread is None else int(spread)
+
+
+def _shared(starts: list[Start]) -> tuple[float, int | None]:
+    by_model: dict[str, list[Start]] = {}
+    for start in starts:
+        by_model.setdefault(start.model, []).append(start)
+    gaps = [statistics.median(s.overhead_gap for s in group) for group in by_model.values()]
+    if len(gaps) == 1:
+        return (gaps[0] / 2 if abs(gaps[0]) > _NOISE * _memory(starts[0]) else 0.0), None
+    middle = statistics.median(gaps)
+    scatter = statistics.median(abs(gap - middle) for gap in gaps)
+    return (middle * max(0.0, 1 - scatter / abs(middle)) if middle else 0.0), None
+
+
+def _memory(start: Start) -> int:
+    from kvproof.hardware import accelerator
+
+    try:
+        return accelerator(start.gpu).memory_bytes
+    except UsageError:
+        return start.printed + start.weights
 
 
 def export_lines(path: Path | None = None) -> Iterator[str]:

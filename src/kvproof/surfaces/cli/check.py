@@ -41,6 +41,7 @@ def check(ctx: click.Context, log: str | None, **values: Any) -> int:
         return 0
     if log is None:
         raise click.UsageError("give a log, or '-' for standard input")
+    values["fresh"] |= values["learn"]  # what is learned is the distance to the bare estimate
     report = _report(log, values)
     if values["learn"]:
         _learn(report)
@@ -65,7 +66,8 @@ def _report(log: str, values: dict[str, Any]) -> Any:
     learned = None
     if not values["fresh"]:
         accelerator = setup_of(read, values["gpu"]).deployment.accelerator
-        learned = store.overheads(read.engine, accelerator.name) if accelerator else None
+        name = values["model"] or read.model
+        learned = store.overheads(read.engine, accelerator.name, name) if accelerator else None
     return ask(
         read,
         values["model"],
