@@ -35,7 +35,7 @@ _SAME: dict[str, Equal] = {
     "RefinedWebModel": Equal("falcon"),
     "Yi": Equal("llama"),
     "aquila": Equal("llama"),
-    "deepseek": Equal("deepseek_ocr2_text"),
+    "deepseek": Equal("deepseek_ocr2_text", exact=False),
     "deepseek_ref": Equal("deepseek_v4"),
     "internlm": Equal("llama", {"bias": "attention_bias"}),
     "internlm2": Equal("llama", {"bias": "attention_bias"}),

@@ -71,6 +71,8 @@ def _count(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
     """The first whole number under one of `keys`; 0 when there is none."""
     for key in keys:
         value = config.get(key)
+        if isinstance(value, list) and value:  # one number per layer
+            value = value[-1]
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     return 0
