@@ -2,9 +2,9 @@
 
     python scripts/oracle_llamacpp.py [--models N] [--cases N] [--seed N] [--only ARCH,ARCH]
 
-Needs the packages xllamacpp (llama.cpp as a library), llama-cpp-py-sync (only its C header text
-is read), cffi and gguf beside kvproof; `make oracle-llamacpp` installs them. Models exist as
-metadata only: nothing is downloaded, and contexts are created without their memory.
+Needs xllamacpp==2026.10.11549 (llama.cpp b11549 as a library), llama-cpp-py-sync==0.11548 (only
+its C header text is read), cffi, gguf and numpy beside kvproof; `make oracle-llamacpp` installs
+them. Models exist as metadata only: nothing is downloaded, contexts are made without their memory.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def random_case(r: Random, *, recurrent: bool) -> dict[str, Any]:
         "flash_attn": r.choice(["auto", "auto", "on", "off"]),
         "swa_full": r.random() < 0.15,
     }
+    if case["n_ctx"]:  # the program aborts when a batch is shorter than the sequences are many
+        case["n_ctx"] = max(case["n_ctx"], case["n_seq_max"])
     if r.random() < 0.5:
         case["n_batch"], case["n_ubatch"] = r.choice(
             [(2048, 2048), (512, 128), (64, 64), (4096, 1024)]
@@ -71,22 +73,28 @@ def write_gguf(path: Path, arch: str, keys: dict[str, Any]) -> None:
     writer.close()
 
 
+def folder(package: str) -> Path:
+    """Where a package is installed, without importing it."""
+    import importlib.util
+
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
+        sys.exit(f"{package} is not installed: see this script's first lines")
+    return Path(spec.origin).parent
+
+
 class Library:
     """llama.cpp's C API, from xllamacpp's shared library."""
 
     def __init__(self) -> None:
-        import importlib.util
-
         import xllamacpp  # noqa: F401 - resolves the library's Python symbols
         from cffi import FFI
 
-        spec = importlib.util.find_spec("xllamacpp")
-        header = importlib.util.find_spec("llama_cpp_py_sync")
-        assert spec is not None and spec.origin and header is not None and header.origin
-        self.path = str(next(Path(spec.origin).parent.glob("xllamacpp*.so")))
-        text = (Path(header.origin).parent / "_cffi_bindings.py").read_text()
+        self.path = str(next(folder("xllamacpp").glob("xllamacpp*.so")))
+        text = (folder("llama_cpp_py_sync") / "_cffi_bindings.py").read_text()
         match = re.search(r'_LLAMA_H_CDEF = """(.*?)"""', text, re.S)
-        assert match
+        if match is None:
+            sys.exit("llama-cpp-py-sync has changed: its C header text is not where it was")
         self.ffi = FFI()
         self.ffi.cdef(match[1])
         if "gguf_init_from_file" not in match[1]:
@@ -191,6 +199,7 @@ def predict(arch: str, keys: dict[str, Any], case: dict[str, Any]) -> dict[str, 
         {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in keys.items()}}
     )
     flags = {FLAGS.get(name, name): value for name, value in case.items()}
+    flags["n_outputs_max"] = 0  # the C API reserves outputs for the whole batch
     try:
         budget = kvproof.budget(model, kvproof.Deployment("llamacpp@b11549", **flags))
     except kvproof.KvproofError as error:
@@ -239,7 +248,7 @@ def median(values: list[float]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--models", type=int, default=1, help="random models of each architecture")
+    parser.add_argument("--models", type=int, default=1, help="random models of an architecture")
     parser.add_argument("--cases", type=int, default=10, help="random contexts of each model")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--only", default="", help="architectures, comma-separated")
@@ -262,11 +271,12 @@ def main() -> int:
     if save is not None:
         Path(args.save).write_text(json.dumps(save))
     for recipe, values in sorted(errors.items()):
-        print(
-            f"compute buffer of {recipe}: median error {median(values):.2%}, worst {max(values):.2%}"
-        )
-    print(f"seed {seed}: asked {tally['asked']}, equal {tally['equal']}, different {tally['different']}, "
-          f"models llama.cpp did not load: {tally['unloadable']}")  # fmt: skip
+        middle, worst = median(values), max(values)
+        print(f"compute buffer of {recipe}: median error {middle:.2%}, worst {worst:.2%}")
+    print(
+        f"seed {seed}: asked {tally['asked']}, equal {tally['equal']}, "
+        f"different {tally['different']}, models llama.cpp did not load: {tally['unloadable']}"
+    )
     return 1 if tally["different"] else 0
 
 
