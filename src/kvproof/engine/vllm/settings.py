@@ -16,12 +16,14 @@ from kvproof.engine.vllm.draft import Draft, read_draft
 from kvproof.engine.vllm.flags import read_flags
 from kvproof.engine.vllm.refusals import check_parallel
 from kvproof.engine.vllm.versions import Rules, rules_for
-from kvproof.kinds import ConvSlot, FullSlot, IndexerSlot, LatentSlot, RecurrentSlot
+from kvproof.kinds import ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
 
 _ROCM = ("amd", "rocm")
 _HOPPER = (9, 0)
+_ATTENTION_FREE = ("mamba", "falcon_mamba")
+"""Model types that are nothing but states."""
 _EXPANDED = ("minicpm3",)
 """Model types whose latents vLLM does not keep."""
 
@@ -98,8 +100,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
 
 def is_hybrid(model: Model) -> bool:
     """Whether some layers keep a state of fixed size beside layers with attention."""
-    kinds = [isinstance(slot, FullSlot | LatentSlot) for slot in model.slots]
-    return any(kinds) and has_states(model)
+    return has_states(model) and not model.model_type.startswith(_ATTENTION_FREE)
 
 
 def has_states(model: Model) -> bool:
