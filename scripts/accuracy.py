@@ -117,7 +117,7 @@ def _cause(point: logs.Point, printed: int, predicted: int) -> str:
         return given
     ratio = printed / predicted if predicted else math.inf
     if _ranks(point) > 1 and 0.95 < ratio < 1:
-        return _RANK
+        return f"{_RANK} ({100 * (1 - ratio):.1f} % less)"
     return f"not explained ({ratio:.3f} of the prediction)"
 
 

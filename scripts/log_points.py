@@ -39,7 +39,8 @@ _DATED = {
 }  # fmt: skip
 _GPUS = (
     (r"RTX PRO 6000", "RTX-PRO-6000-96GB"), (r"GB10|DGX Spark", "GB10"),
-    (r"MI355X|MI35x", "MI355X"), (r"5090 Laptop", "RTX-5090-Laptop-24GB"), (r"A10/A10G", "A10G"), (r"H100-class 94", None),
+    (r"MI355X|MI35x", "MI355X"), (r"5090 Laptop", "RTX-5090-Laptop-24GB"),
+    (r"A10/A10G", "A10G"), (r"H100-class 94", None),
     (r"A100/H100 80GB|H100 80GB", "H100-80GB"), (r"A100 40GB", "A100-40GB"),
     (r"A100/A800 80GB|A100 80GB", "A100-80GB"), (r"^H100$", "H100-80GB"), (r"B300", "B300"),
     (r"B200", "B200"), (r"MI300X", "MI300X-192GB"), (r"Instinct \(ROCm, 192GB", "MI300X-192GB"),

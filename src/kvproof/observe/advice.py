@@ -10,6 +10,7 @@ from kvproof.observe.figures import Log
 from kvproof.units import GIB, show_bytes
 
 _LENGTH = {"vllm": "--max-model-len", "sglang": "--context-length", "tensorrt_llm": "--max_seq_len"}
+_FRACTION = "mem_fraction_static"
 _SHARE = {
     "vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static",
     "tensorrt_llm": "--kv_cache_free_gpu_memory_fraction",
@@ -25,12 +26,31 @@ def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tupl
     """Changes that would make it fit, cheapest first, each with its amount."""
     if fits(log) or log.engine == "llamacpp":
         return _local(log)
-    short = shortfall(log, model, deployment)
-    lines = [*_length(log, model, deployment), *_utilization(log, short), *_memory(log, short)]
     blocks, seqs = log.value("mamba_blocks"), log.flags.get("max_num_seqs")
     if blocks:
-        lines.insert(0, f"--max-num-seqs {int(blocks)} (it is {seqs}): one state block a request")
-    return tuple(lines)
+        return (f"--max-num-seqs {int(blocks)} (it is {seqs}): one state block a request",)
+    if log.value("oom_request") is not None:
+        return _out_of_memory(log)
+    short = shortfall(log, model, deployment)
+    return (*_length(log, model, deployment), *_utilization(log, short), *_memory(log, short))
+
+
+_ROOM = 256 * 2**20
+
+
+def _out_of_memory(log: Log) -> tuple[str, ...]:
+    """An allocation failed after the sizing: the share has to leave room for it."""
+    asked, free = log.value("oom_request") or 0, log.value("oom_free") or 0
+    total, short = log.value("total_gpu_memory"), max(0.0, asked - free) + _ROOM
+    given = log.flags.get("gpu_memory_utilization" if log.engine == "vllm" else _FRACTION)
+    share = float(given) if isinstance(given, int | float) else 0.9
+    if not total:
+        return (f"leave {show_bytes(short)} more free: lower {_SHARE[log.engine]}",)
+    return (
+        f"{_SHARE[log.engine]} {share - short / total - 0.0005:.3f} (it is {share:g}): "
+        f"{show_bytes(asked)} did not fit in {show_bytes(free)}; something outside the budget "
+        "(graphs, other processes, a larger batch) took the rest",
+    )
 
 
 def shortfall(log: Log, model: Model | None, deployment: Deployment | None) -> float | None:
@@ -85,9 +105,7 @@ def longest(log: Log, model: Model, deployment: Deployment) -> int | None:
 
 def _utilization(log: Log, short: float | None) -> list[str]:
     total = log.value("total_gpu_memory")
-    given = log.flags.get(
-        "gpu_memory_utilization" if log.engine == "vllm" else "mem_fraction_static"
-    )
+    given = log.flags.get("gpu_memory_utilization" if log.engine == "vllm" else _FRACTION)
     if short is None or total is None:
         return []
     share = float(given) if isinstance(given, int | float) else 0.9

@@ -49,6 +49,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return all(row.ok for row in self.rows)
 
     @property
+    def compared(self) -> bool:
+        """Whether there was anything to compare."""
+        return bool(self.rows or self.ledger)
+
+    @property
     def off(self) -> tuple[Comparison, ...]:
         """The figures that lie outside their bounds."""
         return tuple(row for row in self.rows if not row.ok)
@@ -67,9 +72,8 @@ def check(
 
     `log`: a Log, a path or text. `model` and `gpu` where the log does not name them or names
     others. `tolerance`: a relative difference that counts as agreement beyond the rounding and
-    the intervals. `overheads`: what was learned of the engine on this GPU. Raises UsageError when
-    the log names no model that can be read and none is given, and has no figures of its own to
-    compare.
+    the intervals. `overheads`: what was learned of the engine on this GPU. Where no model is named
+    or given, only the log's own figures are compared, and a warning says so.
     """
     read = log if isinstance(log, Log) else read_log(log)
     if tolerance is not None and not 0 <= tolerance < 1:
@@ -82,8 +86,6 @@ def check(
     terms: tuple[Term, ...] = ()
     if described is not None and setup is not None:
         rows, terms = _rows(read, described, setup.deployment, overheads, warnings)
-    elif described is None and not ledger and not read.problems:
-        raise UsageError("the log names no model that can be read", hint="give --model")
     rows = [msgspec.structs.replace(row, tolerance=tolerance) for row in rows]
     deployment = setup.deployment if setup is not None else None
     assumed = setup.assumptions if setup is not None else ()

@@ -53,6 +53,9 @@ def check(ctx: click.Context, log: str | None, **values: Any) -> int:
         click.echo(report_text(report))
     for line in report.warnings:
         click.echo(f"note: {line}", err=True)
+    if not report.compared and report.fits:
+        click.echo("kvproof: nothing could be compared; give --model and --gpu", err=True)
+        return 2
     return 0 if report.ok and report.fits else 1
 
 

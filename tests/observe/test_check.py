@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvproof
+from kvproof.errors import InputError, UsageError
+from kvproof.observe import store
+from kvproof.observe.learn import start_of
+from kvproof.observe.store import Start
+
+VLLM = """
+INFO 11-20 09:00:00 [api_server.py:1839] vLLM API server version 0.11.0
+INFO 11-20 09:00:00 [utils.py:233] non-default args: {'model': 'Qwen/Qwen3-14B', \
+'max_model_len': 32768, 'gpu_memory_utilization': 0.9}
+INFO 11-20 09:00:09 Model loading took 27.5185 GiB and 3.6 seconds
+INFO 11-20 09:00:09 Available KV cache memory: %s GiB
+INFO 11-20 09:00:09 GPU KV cache size: %s tokens
+INFO 11-20 09:00:09 Maximum concurrency for 32,768 tokens per request: %sx
+"""
+
+
+def vllm_log(memory: float = 39.6, tokens: str = "259,520", ratio: str = "7.92") -> str:
+    return VLLM % (memory, tokens, ratio)
+
+
+def rows(report: Any) -> dict[str, Any]:
+    return {row.name: row for row in report.rows}
+
+
+def test_tokens_and_concurrency_follow_from_the_printed_memory() -> None:
+    report = kvproof.check(vllm_log(), gpu="H100-80GB")
+    found = rows(report)
+    assert found["kv_cache_tokens"].ok
+    assert found["kv_cache_tokens"].exact
+    assert found["max_concurrency"].ok
+    assert report.model == "Qwen/Qwen3-14B"
+    assert report.engine == "vllm@0.11.0"
+    assert report.gpu == "H100-80GB"
+
+
+def test_a_figure_outside_its_bounds_is_off_and_says_why() -> None:
+    report = kvproof.check(vllm_log(tokens="519,040", ratio="15.84"), gpu="H100-80GB")
+    tokens = rows(report)["kv_cache_tokens"]
+    assert not report.ok
+    assert tokens in report.off
+    assert "half the element size" in tokens.cause
+
+
+def test_the_tolerance_accepts_a_near_miss() -> None:
+    text = vllm_log(tokens="261,008", ratio="7.97")
+    assert not rows(kvproof.check(text, gpu="H100-80GB"))["kv_cache_tokens"].ok
+    assert rows(kvproof.check(text, gpu="H100-80GB", tolerance=0.01))["kv_cache_tokens"].ok
+    with pytest.raises(UsageError, match="tolerance"):
+        kvproof.check(text, tolerance=2)
+
+
+def test_memory_of_another_process_is_blamed() -> None:
+    text = vllm_log(memory=29.6, tokens="193,984", ratio="5.92") + (
+        "INFO Free memory on device (68.50/79.18 GiB) on startup. Desired GPU memory utilization "
+        "is (0.9, 71.26 GiB).\n"
+    )
+    row = rows(kvproof.check(text, gpu="H100-80GB"))["available_kv_memory"]
+    assert not row.ok
+    assert "other processes" in row.cause
+
+
+def test_without_a_model_the_log_is_held_against_itself() -> None:
+    text = (
+        "Desired GPU memory utilization is (0.9, 71.27 GiB). Actual usage is 14.08 GiB for weight, "
+        "1.97 GiB for peak activation, 0.07 GiB for non-torch memory, and 0.67 GiB for CUDAGraph "
+        "memory. Current kv cache memory in use is 59212694937 bytes.\n"
+    )
+    report = kvproof.check(text)
+    assert [row.name for row in report.ledger] == ["budget as printed"]
+    assert report.ledger[0].ok
+    assert not report.rows
+
+
+def test_what_does_not_fit_gets_an_amount() -> None:
+    text = (
+        "INFO non-default args: {'model': 'Qwen/Qwen3-14B', 'max_model_len': 32768, "
+        "'gpu_memory_utilization': 0.9}\n"
+        "INFO the current vLLM instance can use total_gpu_memory (39.39GiB) x "
+        "gpu_memory_utilization (0.90) = 35.45GiB\n"
+        "ValueError: To serve at least one request with the models's max seq len (32768), (5.00 "
+        "GiB KV cache is needed, which is larger than the available KV cache memory (4.45 GiB). "
+        "Based on the available memory, the estimated maximum model length is 29152.\n"
+    )
+    report = kvproof.check(text)
+    assert not report.fits
+    words = " ".join(report.advice)
+    assert "--max-model-len 29152 (it is 32,768)" in words
+    assert "--gpu-memory-utilization 0.914 (it is 0.9)" in words
+    assert "fp8" in words
+
+
+def test_out_of_memory_after_the_sizing() -> None:
+    text = (
+        "INFO Available KV cache memory: 73.53 GiB\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a "
+        "total capacity of 79.18 GiB of which 500.69 MiB is free.\n"
+    )
+    report = kvproof.check(text)
+    assert report.advice[0].startswith("--gpu-memory-utilization 0.895 (it is 0.9)")
+
+
+def test_state_blocks_bound_the_requests() -> None:
+    text = "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (184).\n"
+    advice = kvproof.check(text).advice
+    assert advice == ("--max-num-seqs 184 (it is 256): one state block a request",)
+
+
+def test_sglang_pool_and_states() -> None:
+    text = (
+        "[2026-09-01 TP0] server_args=ServerArgs(model_path='Qwen/Qwen2.5-0.5B-Instruct', "
+        "tp_size=1, mem_fraction_static=0.861, context_length=32768)\n"
+        "[2026-09-01 TP0] Load weight end. type=Qwen2ForCausalLM, avail mem=35.57 GB, "
+        "mem usage=0.98 GB.\n"
+        "[2026-09-01 TP0] KV Cache is allocated. #tokens: 2658165, K size: 15.21 GB, "
+        "V size: 15.21 GB\n"
+    )
+    report = kvproof.check(text, gpu="A100-40GB")
+    assert rows(report)["kv_cache_tokens"].ok
+
+
+def test_tensorrt_llm_pool_is_a_share_of_free_memory() -> None:
+    text = (
+        "[TensorRT-LLM] TensorRT LLM version: 0.19.0\n"
+        "[TensorRT-LLM][INFO] Memory usage when calculating max tokens in paged kv cache: total: "
+        "31.84 GiB, available: 17.83 GiB\n"
+        "[TensorRT-LLM][INFO] Number of blocks in KV cache primary pool: 8219\n"
+        "[TensorRT-LLM][INFO] Number of tokens per block: 32.\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 16.05 GiB for max tokens in paged KV "
+        "cache (263008)\n"
+    )
+    report = kvproof.check(text, model="nvidia/Llama-3.1-8B-Instruct-FP8")
+    assert report.ledger[0].ok
+    assert report.log.version == "0.19.0"
+    assert rows(report)["tokens_per_block"].ok
+
+
+def test_llama_cpp_parts_add_up() -> None:
+    text = (
+        "llama_kv_cache: size = 1280.00 MiB (65536 cells, 10 layers, 4/1 seqs), K (f16): 640.00 "
+        "MiB, V (f16): 640.00 MiB\n"
+    )
+    assert all(row.ok for row in kvproof.check(text).ledger)
+
+
+# The store.
+
+
+def start(model: str, gap: float, **changes: Any) -> Start:
+    gib = 2**30
+    fields: dict[str, Any] = {
+        "engine": "vllm", "version": "0.30", "gpu": "H100-80GB", "ranks": 1, "model": model,
+        "flags": {"max_model_len": 4096}, "predicted": 40 * gib,
+        "printed": int((40 + gap) * gib), **changes,
+    }  # fmt: skip
+    return Start(**fields)
+
+
+def test_what_is_learned_moves_a_budget(tmp_path: Path) -> None:
+    place = tmp_path / "observed.sqlite"
+    assert store.overheads("vllm", "H100-80GB", path=place) is None
+    starts = [start("a", -3.0), start("b", -3.2), start("c", -2.8)]
+    assert store.remember(starts, place) == 3
+    assert store.remember(starts, place) == 0
+    learned = store.overheads("vllm", "H100-80GB", path=place)
+    assert learned is not None
+    assert (learned.starts, learned.models) == (3, 3)
+    assert -3.2 < learned.kv_bytes / 2**30 < -2.5
+    report = kvproof.check(vllm_log(), gpu="H100-80GB", overheads=learned)
+    assert any("learned" in line for line in report.assumptions)
+    assert any(term.name == "learned overhead" for term in report.terms)
+    from kvproof.hardware import accelerator
+
+    assert sum(t.value for t in report.terms) == accelerator("H100-80GB").memory_bytes
+
+
+def test_starts_of_the_same_model_count_alone() -> None:
+    starts = [start("a", -3.0), start("b", 1.0)]
+    learned = store.fit(starts, "a")
+    assert learned is not None
+    assert learned.kv_bytes == starts[0].gap
+
+
+def test_weights_are_a_models_own_matter() -> None:
+    terms = {"weights": 12.0 * 2**30}
+    heavy = start("a", -2.0, weights=10 * 2**30, terms=terms)
+    assert heavy.gap == -2 * 2**30
+    assert heavy.overhead_gap == 0
+
+
+def test_models_that_disagree_teach_nothing() -> None:
+    learned = store.fit([start("a", -3.0), start("b", 3.0), start("c", 0.1)])
+    assert learned is not None
+    assert abs(learned.kv_bytes) < 2**28
+
+
+def test_export_and_import(tmp_path: Path) -> None:
+    here, there = tmp_path / "a.sqlite", tmp_path / "b.sqlite"
+    secret = {"api_key": "s3cret", "host": "10.0.0.1", "max_model_len": 1}
+    store.remember([start("a", -1.0, flags=secret)], here)
+    lines = list(store.export_lines(here))
+    assert "s3cret" not in lines[0]
+    assert json.loads(lines[0])["flags"] == {"max_model_len": 1}
+    assert store.import_lines(lines, there) == 1
+    assert store.recall(path=there)[0].gap == store.recall(path=here)[0].gap
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"engine": 1}', '{"a": "b"}', "nonsense"])
+def test_a_bad_line_is_named(line: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 1"):
+        store.import_lines([line], tmp_path / "x.sqlite")
+
+
+def test_a_store_that_is_no_database(tmp_path: Path) -> None:
+    place = tmp_path / "broken.sqlite"
+    place.write_text("this is no database, it only lies where one should be")
+    with pytest.raises(InputError, match="store"):
+        store.recall(path=place)
+
+
+def test_learning_from_a_report() -> None:
+    report = kvproof.check(vllm_log(), gpu="H100-80GB")
+    learned = start_of(report)
+    assert learned.gpu == "H100-80GB"
+    assert learned.model == "Qwen/Qwen3-14B"
+    assert learned.printed == round(39.6 * 2**30)
+    with pytest.raises(UsageError, match="nothing to learn"):
+        start_of(kvproof.check("GPU KV cache size: 1,000 tokens\n"))
+
+
+def test_no_log_makes_check_fail_in_another_way(data_dir: Path) -> None:
+    from whole_logs import records
+
+    for record in records(data_dir):
+        report = kvproof.check("\n".join(record["lines"]) + "\n", offline=True)
+        assert report.log.lines

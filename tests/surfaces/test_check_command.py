@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kvproof.surfaces.cli.check import check
+
+LOG = """
+INFO vLLM API server version 0.11.0
+INFO non-default args: {'model': 'Qwen/Qwen3-14B', 'max_model_len': 32768, \
+'gpu_memory_utilization': 0.9}
+INFO Available KV cache memory: 39.6 GiB
+INFO GPU KV cache size: 259,520 tokens
+INFO Maximum concurrency for 32,768 tokens per request: 7.92x
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVPROOF_STORE", str(tmp_path / "observed.sqlite"))
+
+
+def run(*arguments: str, text: str = LOG) -> tuple[int, str]:
+    result = CliRunner().invoke(check, list(arguments), input=text, standalone_mode=False)
+    status = result.return_value if result.exception is None else 2
+    return int(status or 0), result.output
+
+
+def test_the_table_names_each_figure() -> None:
+    _, out = run("-", "--gpu", "H100-80GB", "--offline")
+    assert "tokens in the cache" in out
+    assert "memory for the cache" in out
+
+
+def test_json_holds_the_python_names() -> None:
+    _, out = run("-", "--gpu", "H100-80GB", "--json", "--offline")
+    document = json.loads(out[: out.rindex("}") + 1])
+    assert document["command"] == "check"
+    names = {row["name"]: row for row in document["result"]["rows"]}
+    assert names["kv_cache_tokens"]["ok"] is True
+    assert document["result"]["observed"]["kv_cache_tokens"] == 259_520
+
+
+def test_status_one_when_a_figure_is_off() -> None:
+    status, out = run("-", "--gpu", "H100-80GB", "--offline",
+                      text=LOG.replace("259,520", "519,040"))  # fmt: skip
+    assert status == 1
+    assert "Off:" in out
+
+
+def test_status_two_when_nothing_can_be_compared() -> None:
+    status, _ = run("-", text="INFO Available KV cache memory: 39.6 GiB\n")
+    assert status == 2
+
+
+def test_learn_export_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("-", "--gpu", "H100-80GB", "--learn", "--offline")
+    _, out = run("--export")
+    line = json.loads(out.strip().splitlines()[0])
+    assert line["model"] == "Qwen/Qwen3-14B"
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text(out)
+    monkeypatch.setenv("KVPROOF_STORE", str(tmp_path / "other.sqlite"))
+    status, said = run("--import", str(kept))
+    assert status == 0
+    assert "1 start(s) added" in said
+    _, table = run("-", "--gpu", "H100-80GB", "--offline")
+    assert "learned" in table
