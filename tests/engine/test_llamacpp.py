@@ -74,6 +74,24 @@ def gated_delta(layers: int, kv_heads: int, *, inner: int = 4096, rank: int = 32
                 ssm__group_count=16)  # fmt: skip
 
 
+def latent(layers: int, width: int) -> Model:
+    return load("deepseek2", block_count=layers, embedding_length=width, context_length=163840,
+                vocab_size=129280, feed_forward_length=18432, attention__head_count=128,
+                attention__head_count_kv=1, attention__key_length=576, attention__value_length=512,
+                attention__kv_lora_rank=512, attention__key_length_mla=192,
+                attention__value_length_mla=128)  # fmt: skip
+
+
+V2_EXPANDED = load("deepseek2", block_count=60, embedding_length=5120, context_length=163840,
+                   vocab_size=102400, attention__head_count=128, attention__head_count_kv=128,
+                   attention__key_length=192, attention__value_length=128,
+                   attention__kv_lora_rank=512, rope__dimension_count=64)  # fmt: skip
+LAGUNA = load("laguna", block_count=48, embedding_length=2048, context_length=1048576,
+              vocab_size=100352, attention__head_count=48, attention__head_count_kv=8,
+              attention__key_length=128, attention__value_length=128,
+              attention__sliding_window=512)  # fmt: skip
+
+
 def kv(model: Model, version: str = "b11549", **flags: Any) -> int:
     return kvproof.budget(model, Deployment(f"llamacpp@{version}", **flags)).kv_bytes
 
@@ -188,6 +206,24 @@ FIELD = [
     ("p088", gated_delta(24, 2, inner=2048, rank=16), "b11549",
      {"ctx_size": 32768, "parallel": 1, "cache_type_k": "q8_0", "cache_type_v": "q8_0"},
      204 + 77.0625 / 4),
+    ("p002", dense(28, 256, heads=12), "b5000", {"ctx_size": 8192, "flash_attn": "on"}, 224),
+    ("p014", V2_EXPANDED, "b4500", {"ctx_size": 4096, "cache_type_k": "q8_0"}, 13800),
+    ("p046", dense(32, 4096), "b11549",
+     {"ctx_size": 8192, "parallel": 1, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}, 2176),
+    ("p076", gated_delta(64, 4, inner=6144, rank=48), "b11549",
+     {"ctx_size": 8192, "parallel": 4, "kv_unified": True, "n_rs_seq": 2}, 512 + 1795.5),
+    ("p078", gated_delta(40, 2), "b11549", {"ctx_size": 54784, "parallel": 1}, 1070 + 62.8125),
+    ("p080", dense(48, 512), "b11549", {"ctx_size": 32768, "parallel": 1}, 3072),
+    ("p083", dense(32, 1024), "b4000", {"ctx_size": 8192, "parallel": 4}, 1024),
+    ("p106", latent(61, 7168), "b11549", {"ctx_size": 131072, "parallel": 1,
+                                          "cache_type_k": "q8_0", "cache_type_v": "q8_0"}, 4666.5),
+    ("p107", latent(60, 5120), "b11549", {"ctx_size": 32768, "parallel": 1,
+                                          "cache_type_k": "q8_0", "cache_type_v": "q8_0"}, 1147.5),
+    ("p006", latent(61, 7168), "b11549", {"ctx_size": 32768, "parallel": 1}, 2196),
+    ("p111", dense(32, 2560, heads=20), "b2500", {"ctx_size": 2048}, 640),
+    ("p087", LAGUNA, "b11549", {"ctx_size": 1048576, "parallel": 1, "cache_type_k": "q4_0",
+                                "cache_type_v": "q4_0"}, 13824 + 40.5),
+    ("p069", GLM_5, "b11549", {"ctx_size": 524288, "parallel": 1}, 44928 + 2688),
     ("p068", GLM_5, "b11549", {"ctx_size": 768000, "parallel": 1}, 65812.5 + 768000 * 21 / 4096),
 ]  # fmt: skip
 

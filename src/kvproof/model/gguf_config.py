@@ -17,6 +17,11 @@ from kvproof.model.gguf_tensors import with_tensors
 from kvproof.model.read import read_config
 from kvproof.model.types import Model, Source
 
+# general.file_type of files that are not quantized (llama.h, llama_ftype).
+_FILE_TYPES: dict[Any, str] = {0: "f32", 1: "f16", 32: "bf16"}
+# What restating can trip over where sizes do not go together; slots do not depend on it.
+_ODD_SHAPES = (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError)
+
 
 def read_metadata(metadata: Mapping[str, Any], *, source: Source) -> Model:
     """The model that a dict of GGUF metadata describes (keys as in the file)."""
@@ -54,7 +59,7 @@ def _model(
         attention_heads=max(heads, default=0),
         vocab_size=keys.vocab_size or (equal.vocab_size if equal else 0),
         context=keys.count("context_length", 0) or None,
-        dtype="f16",
+        dtype=_FILE_TYPES.get(_scalar(metadata.get("general.file_type")), "f16"),
         slots=slots,
         tensors=equal.tensors if equal else (),
         experts=keys.count("expert_count", 0),
@@ -77,12 +82,20 @@ def _equal_model(
 ) -> tuple[Model | None, tuple[str, ...]]:
     """The model of the config the file was made from, where a transformers class has its design."""
     tied = all(tensor.name != "output.weight" for tensor in tensors) if tensors else None
-    config = equivalent(keys, slots, tied=tied)
+    try:
+        config = equivalent(keys, slots, tied=tied)
+    except _ODD_SHAPES as error:
+        return None, (f"parameters are unknown: odd metadata ({type(error).__name__})",)
     if config is None:
         return None, () if tensors else (
             f"parameters of {keys.arch} are known from its tensors only",
         )
     try:
-        return read_config(config, name=keys.arch, source=source), ()
+        model = read_config(config, name=keys.arch, source=source)
     except ModelError as error:
         return None, (f"parameters are unknown: {error.message}",)
+    return model, tuple(note for note in model.notes if "unknown" in note and not tensors)
+
+
+def _scalar(value: Any) -> int | None:
+    return value if type(value) is int else None

@@ -199,8 +199,11 @@ def _dbrx(keys: Keys, slots: tuple[Slot, ...], config: Config) -> Config:
     return {
         "layer_types": None, "n_heads": config["num_attention_heads"], "n_layers": keys.layers,
         "attn_config": {"kv_n_heads": config["num_key_value_heads"]},
-        "ffn_config": {"ffn_hidden_size": config["intermediate_size"],
-                       "moe_num_experts": config["num_experts"], "moe_top_k": config["moe_k"]},
+        "ffn_config": {
+            "ffn_hidden_size": config["intermediate_size"],
+            "moe_num_experts": config.get("num_experts"),
+            "moe_top_k": config.get("moe_k"),
+        },
     }  # fmt: skip
 
 
