@@ -145,6 +145,57 @@ def test_layers_that_run_twice_have_slots_of_their_own() -> None:
     assert len(slots("dory", recurrent_kv_cache_mode="last_loop", **loop)) == 4
 
 
+def test_blocks_of_nemotron_nas_have_their_own_heads() -> None:
+    blocks = [
+        {"attention": {"n_heads_in_group": 8, "no_op": False}},
+        {"attention": {"n_heads_in_group": None, "no_op": True}},
+        {"attention": {"n_heads_in_group": 4, "no_op": False}},
+    ]
+    found = slots(
+        "nemotron-nas", num_hidden_layers=3, num_attention_heads=64, hidden_size=8192,
+        block_configs=blocks,
+    )  # fmt: skip
+    assert found == (
+        FullSlot(layer=0, kv_heads=8, k_dim=128, v_dim=128),
+        FullSlot(layer=2, kv_heads=16, k_dim=128, v_dim=128),
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            {
+                "model_type": "chatglm", "num_layers": 2, "kv_channels": 128,
+                "multi_query_attention": True, "multi_query_group_num": 2,
+                "num_attention_heads": 32, "hidden_size": 4096, "ffn_hidden_size": 13696,
+                "padded_vocab_size": 65024,
+            },
+            (2, 128),
+        ),
+        ({"model_type": "qwen", "num_attention_heads": 32, "hidden_size": 4096}, (32, 128)),
+        (
+            {
+                "model_type": "internvl_chat",
+                "llm_config": {"model_type": "internlm2", "num_key_value_heads": 8},
+            },
+            (8, 128),
+        ),
+        (
+            {
+                "model_type": "RefinedWeb", "n_head": 128, "n_head_kv": 8, "n_layer": 2,
+                "hidden_size": 8192,
+            },
+            (8, 64),
+        ),
+    ],
+)  # fmt: skip
+def test_types_outside_transformers(config: dict[str, Any], expected: tuple[int, int]) -> None:
+    first = read_slots(resolve(config))[0]
+    assert isinstance(first, FullSlot)
+    assert (first.kv_heads, first.k_dim) == expected
+
+
 @pytest.mark.parametrize("family", sorted(base().families))
 def test_every_generating_type_is_read_or_refused_by_name(family: str) -> None:
     for kind, architecture in base().families[family].items():

@@ -32,19 +32,31 @@ class Translated(msgspec.Struct, frozen=True):
 
 
 _SAME: dict[str, Equal] = {
-    "RefinedWebModel": Equal("falcon"),
+    "MiniMaxText01": Equal("minimax"),
     "Yi": Equal("llama"),
     "aquila": Equal("llama"),
+    "bailing_moe": Equal("llama", exact=False),
+    "bailing_moe_v2": Equal("llama", exact=False),
     "deepseek": Equal("deepseek_ocr2_text", exact=False),
     "deepseek_ref": Equal("deepseek_v4"),
     "internlm": Equal("llama", {"bias": "attention_bias"}),
     "internlm2": Equal("llama", {"bias": "attention_bias"}),
     "kimi_k2": Equal("deepseek_v3"),
+    "llava_llama": Equal("llama", exact=False),
+    "llava_mistral": Equal("mistral", exact=False),
+    "llava_qwen": Equal("qwen2", exact=False),
     "mimo": Equal("qwen2"),
+    "mimo_v2": Equal("mimo_v2_flash", exact=False),
+    "minicpm": Equal("llama", exact=False),
+    "minicpmv": Equal("qwen2", exact=False),
     "minimax_m1": Equal("minimax"),
     "minimax_m3": Equal("minimax_m3_vl_text", exact=False),
     "minimax_text_01": Equal("minimax"),
     "orion": Equal("llama", exact=False),
+    "phi3_v": Equal("phi3", exact=False),
+    "phi4mm": Equal("phi3", exact=False),
+    "skywork": Equal("llama", exact=False),
+    "stablelm_epoch": Equal("stablelm", exact=False),
     "xverse": Equal("llama"),
 }
 
@@ -68,19 +80,29 @@ def translate(config: Config) -> Translated:
     return Translated({**out, "model_type": equal.model_type}, (note,), equal.exact)
 
 
-def _internvl(config: Config) -> Config:
-    text = translate(dict(config["llm_config"])).config
-    kept = ("architectures", "torch_dtype", "dtype")
-    rest: Config = {key: config[key] for key in kept if key in config}
-    return {**rest, "text_config": text, "model_type": "internvl"}
+def _wrapped(key: str) -> Callable[[Config], Config]:
+    """Image-text wrappers: the decoder under `key` is read by its own type."""
+
+    def rule(config: Config) -> Config:
+        text = translate(dict(config[key])).config
+        kept = ("architectures", "torch_dtype", "dtype")
+        rest: Config = {name: config[name] for name in kept if name in config}
+        return {**rest, "text_config": text, "model_type": "internvl"}
+
+    return rule
 
 
 def _refined_web(config: Config) -> Config:
-    """Falcon 40B under its first name; n_head_kv marks the new decoder."""
-    heads = config["n_head_kv"]
-    return {
-        **config, "model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": heads,
-    }  # fmt: skip
+    """Falcon under its first names; n_head_kv (40B) marks the new decoder."""
+    out = {
+        **config,
+        "model_type": "falcon",
+        "num_hidden_layers": config["n_layer"],
+        "num_attention_heads": config["n_head"],
+    }
+    if "n_head_kv" in config:
+        out |= {"new_decoder_architecture": True, "num_kv_heads": config["n_head_kv"]}
+    return out
 
 
 def _chatglm(config: Config) -> Config:
@@ -150,11 +172,16 @@ def _baichuan_m1(config: Config) -> Config:
 
 _SPECIAL: dict[str, tuple[Callable[[Config], Config], bool]] = {
     "RefinedWeb": (_refined_web, True),
+    "RefinedWebModel": (_refined_web, True),
     "baichuan": (_every_head("llama"), False),
     "baichuan_m1": (_baichuan_m1, False),
     "chatglm": (_chatglm, True),
-    "internvl_chat": (_internvl, False),
+    "deepseek_vl_v2": (_wrapped("language_config"), False),
+    "h2ovl_chat": (_wrapped("llm_config"), False),
+    "internvl_chat": (_wrapped("llm_config"), False),
     "kimi_k3": (_kimi_k3, False),
+    "kimi_vl": (_wrapped("text_config"), False),
+    "NVLM_D": (_wrapped("llm_config"), False),
     "nemotron-nas": (_deci, False),
     "phi3small": (_phi3small, False),
     "qwen": (_every_head("qwen2"), False),
