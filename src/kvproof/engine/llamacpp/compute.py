@@ -21,6 +21,7 @@ from kvproof.kinds import (
     LatentSlot,
     RecurrentSlot,
     SlidingSlot,
+    Slot,
 )
 from kvproof.model.types import Model
 from kvproof.terms import Term
@@ -54,26 +55,42 @@ class Widths(msgspec.Struct, frozen=True, kw_only=True):
 def compute_term(model: Model, context: Context) -> Term:
     """The estimated compute buffer of one device that computes everything."""
     widths, mask = widths_of(model, context), mask_bytes(model, context)
-    per_token = _F32 * context.ubatch
-    logits = _F32 * context.outputs * widths.vocabulary
-    count = _STREAMED_ROWS if context.arch == "deepseek4" else _ROWS
-    rows = count * widths.hidden * per_token
-    phase = max(rows + widths.phase * per_token, widths.attention * per_token)
-    # Logits go where the masks were, when they fit there.
-    value = mask + (phase if logits <= mask else max(phase, rows + logits))
+    phases = _phases(model, context, widths, mask)
+    name = max(phases, key=lambda phase: phases[phase][0])
+    size, detail = phases[name]
+    value = mask + size
     return Term(
         name="compute buffer",
         value=value,
         unit="B",
-        formula=(
-            f"masks {mask:,} B + the larger of {context.ubatch} tokens x 4 B x "
-            f"({count} x {widths.hidden} + {widths.phase}, or {widths.attention} in attention) and "
-            f"{context.outputs} x {widths.vocabulary:,} logits x 4 B: {value:,} B"
-        ),
+        formula=f"masks {mask:,} B + {name} {detail} = {value:,} B",
         source=_SOURCE,
         low=int(value * _LOW),
         high=int(value * _HIGH),
     )
+
+
+def _phases(
+    model: Model, context: Context, widths: Widths, mask: int
+) -> dict[str, tuple[int, str]]:
+    """Bytes of each phase of the graph, and how they come about; the largest counts."""
+    count = _STREAMED_ROWS if context.arch == "deepseek4" else _ROWS
+    batch = context.ubatch
+    rows, casts = count * widths.hidden * batch * _F32, _cast_bytes(model, context)
+    logits = _F32 * context.outputs * widths.vocabulary
+    row_text = f"{batch} tokens x 4 B x ({count} x {widths.hidden}"
+    phases = {
+        "feed-forward": (rows + widths.phase * batch * _F32, f"{row_text} + {widths.phase})"),
+        "attention": (
+            widths.attention * batch * _F32, f"{batch} tokens x 4 B x {widths.attention:,}"
+        ),
+        "f16 copies of keys and values": (rows + casts, f"{row_text}) + {casts:,} B"),
+    }  # fmt: skip
+    # Logits go where the masks were, when they fit there.
+    if logits > mask:
+        text = f"{row_text}) + {context.outputs} x {widths.vocabulary:,} x 4 B"
+        phases["logits"] = (rows + logits, text)
+    return phases
 
 
 def output_term(model: Model, context: Context) -> Term:
@@ -140,6 +157,8 @@ def _attention(model: Model, context: Context) -> int:
     heads, cells = model.attention_heads, context.sequence_cells
     if context.arch == "deepseek4":
         cells = sum(_mask_cells(model, context)) + cells // 4
+    elif not any(_keeps_all(slot) for slot in model.slots):
+        cells = max(_mask_cells(model, context), default=0)
     scores = 0 if context.flash else heads * cells
     latents = [slot for slot in model.slots if isinstance(slot, LatentSlot)]
     if latents and not expands_latents(model):
@@ -153,6 +172,21 @@ def _attention(model: Model, context: Context) -> int:
     return scores + 3 * (model.hidden_size + query) + 2 * key if query else 0
 
 
+def _cast_bytes(model: Model, context: Context) -> int:
+    """Flash attention reads f32 keys and values through an f16 copy of a layer's cells."""
+    if not context.flash:
+        return 0
+    cells = context.sequence_cells * context.streams
+    sizes = [(slot.kv_heads * slot.k_dim, slot.kv_heads * slot.v_dim)
+             for slot in model.slots if isinstance(slot, FullSlot)]  # fmt: skip
+    sizes += [(slot.heads * (slot.nope_dim + slot.rope_dim), slot.heads * slot.value_dim)
+              for slot in model.slots if isinstance(slot, LatentSlot)
+              and expands_latents(model)]  # fmt: skip
+    key, value = max(sizes, default=(0, 0))
+    wide = key * (context.k.name == "f32") + value * (context.v.name == "f32")
+    return 2 * cells * wide
+
+
 def _query_and_key(model: Model, heads: int) -> tuple[int, int]:
     """Numbers of a token's queries and keys in the widest layer that keeps every head's."""
     widths = [(heads * slot.k_dim, slot.kv_heads * slot.k_dim)
@@ -160,6 +194,13 @@ def _query_and_key(model: Model, heads: int) -> tuple[int, int]:
     widths += [(slot.heads * (slot.nope_dim + slot.rope_dim),) * 2
                for slot in model.slots if isinstance(slot, LatentSlot)]  # fmt: skip
     return max(widths, default=(0, 0))
+
+
+def _keeps_all(slot: Slot) -> bool:
+    """Whether a slot's layer attends to every position."""
+    if isinstance(slot, SlidingSlot | ChunkedSlot):
+        return False
+    return isinstance(slot, FullSlot) or (isinstance(slot, LatentSlot) and slot.window is None)
 
 
 def _indexer(model: Model, context: Context, row: int) -> int:
