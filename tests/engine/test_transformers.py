@@ -158,8 +158,7 @@ def mismatches(record: dict[str, Any]) -> list[Any]:
     cases: list[tuple[dict[str, Any], int, dict[str, Any]]] = [
         (measured, int(tokens), {}) for tokens, measured in record["lengths"].items()
     ]
-    if record["model_type"] != "xlnet":  # its states are no cache that can be static
-        cases.append((record["static"], 33, {"static_length": 128}))
+    cases.append((record["static"], 33, {"static_length": 128}))
     cases.append((record["decode_34"], 33, {"decode_steps": 1}))
     out = []
     for measured, tokens, fields in cases:
