@@ -230,6 +230,16 @@ def test_an_encoder_needs_its_length() -> None:
     assert ask(model_of({"model_type": "whisper"}), 10).bytes > 0
 
 
+def test_classes_without_a_static_cache_say_so() -> None:
+    with pytest.raises(UsageError, match="no static cache for rwkv"):
+        ask(model_of({"model_type": "rwkv"}), 10, static_length=64)
+
+
+def test_a_prompt_longer_than_the_static_cache_is_refused() -> None:
+    with pytest.raises(UsageError, match="overflow"):
+        ask(model_of({"model_type": "llama"}), 100, static_length=64)
+
+
 def test_terms_add_up() -> None:
     answer = ask(model_of({"model_type": "qwen3_next"}), 100)
     assert sum(term.value for term in answer.terms) == answer.bytes

@@ -95,6 +95,7 @@ def cache(model: Model, request: CacheRequest, version: str | None) -> Cache:
     """Bytes of one padded batch of sequences in a dynamic or static cache."""
     batch = len(request.lengths)
     ask = _question(model, request, parse_version(version))
+    _check_static(model, ask)
     pairs = [slot_bytes(slot, ask) for slot in model.slots]
     slots = tuple(batch * held for held, _ in pairs)
     outside = model.model_type in _OUTSIDE
@@ -113,6 +114,25 @@ def cache(model: Model, request: CacheRequest, version: str | None) -> Cache:
 
 # States that live in modules or beside the cache's layers.
 _OUTSIDE = frozenset({"minimax", "recurrent_gemma"})
+
+
+def _check_static(model: Model, ask: _Ask) -> None:
+    """Raise UsageError for a static cache that the class refuses or the tokens overflow."""
+    if ask.static is None:
+        return
+    if _text_type(model) in _NEVER_STATIC:
+        kind = _text_type(model)
+        raise UsageError(f"transformers has no static cache for {kind}", hint="leave it out")
+    grows = any(type(slot) in (FullSlot, LatentSlot, IndexerSlot) for slot in model.slots)
+    if grows and ask.tokens > ask.static:
+        raise UsageError(
+            f"{ask.tokens:,} tokens overflow a static cache of {ask.static:,}",
+            hint="give a longer static_length",
+        )
+
+
+# Classes that refuse a StaticCache.
+_NEVER_STATIC = frozenset({"deepseek_v4", "minimax", "reformer", "rwkv", "xlnet", "xlstm"})
 
 
 def budget(model: Model, deployment: Deployment) -> Budget:
@@ -288,8 +308,6 @@ def _compressed(slot: CompressedSlot, ask: _Ask) -> Bytes:
 
     After the prefill the left-over inputs are views of the whole prompt's projections.
     """
-    if ask.static is not None:
-        raise UsageError("transformers has no static cache for this model", hint="leave it out")
     held, behind = _window_rows(slot.window, ask)
     out = [ask.k.bytes(held * slot.dim), ask.k.bytes(behind * slot.dim)]
     entries, left = divmod(ask.tokens, slot.ratio)
