@@ -30,8 +30,64 @@ from kvproof.errors import KvproofError  # noqa: E402
 from kvproof.model.tensors import tensor_groups  # noqa: E402
 
 GENERATING = ("causal", "itt", "s2s", "speech", "mm", "wave")
-LAYER_KEYS = re.compile(r"(^|_)(num_hidden_layers|n_layers?|num_layers|encoder_layers|decoder_layers|depth|num_decoder_layers)$")
-SKIP = re.compile(r"token_id|_idx$|^dtype|model_type|architectures|position_embedding_type|_attn|rope|init|dropout|eps$|_act$|activation|transformers_version|chunk_size_feed|tie_last|problem_type|is_encoder_decoder|is_decoder|cross_attention_hidden|add_cross")
+LAYER_KEYS = re.compile(
+    r"(^|_)(num_hidden_layers|n_layers?|num_layers|encoder_layers|decoder_layers|depth|num_decoder_layers)$"
+)
+SKIP = re.compile(
+    r"token_id|_idx$|^dtype|model_type|architectures|position_embedding_type|_attn|rope|init|dropout|eps$|_act$|activation|transformers_version|chunk_size_feed|tie_last|problem_type|is_encoder_decoder|is_decoder|cross_attention_hidden|add_cross"
+)
+
+
+SIX = ["conv", "full_attention"] * 3
+COMPLETED: dict[str, dict[str, Any]] = {
+    "aya_vision": {
+        "vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}
+    },
+    "chameleon": {"vocabulary_map": {"<image>": 1}},
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 8}},
+    "deepseek_ocr2": {
+        "text_config": {"mlp_layer_types": ["dense", *["sparse"] * 3], "num_hidden_layers": 4}
+    },
+    "diffusion_gemma": {
+        "text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64}
+    },
+    "dots1": {
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "num_experts_per_tok": 2,
+    },
+    "emu3": {"vocabulary_map": {"<image>": 1}},
+    "gpt_neo": {
+        "num_layers": 4,
+        "attention_types": [[["global", "local"], 2]],
+        "attention_layers": ["global", "local"] * 2,
+    },
+    "granite4_vision": {"deepstack_layer_map": [[3, 0], [5, 1]], "downsample_rate": "4/8"},
+    "hunyuan_v1_dense": {"head_dim": 64},
+    "hunyuan_v1_moe": {"head_dim": 64},
+    "hunyuan_vl": {"text_config": {"head_dim": 64}},
+    "lfm2_moe": {"layer_types": SIX, "num_hidden_layers": 6},
+    "ministral": {"head_dim": 64},
+    "moonshine_streaming": {"num_key_value_heads": 8},
+    "nemotron": {"num_key_value_heads": 8},
+    "qwen3_omni_moe": {"talker_config": {"text_config": {"shared_expert_intermediate_size": 512}}},
+    "reformer": {"is_decoder": True},
+}
+"""Keys that published configs carry and without which the class does not run."""
+
+
+def complete(model_type: str, config: dict[str, Any]) -> None:
+    """Add what the class's own defaults lack."""
+
+    def fill(target: dict[str, Any], extra: dict[str, Any]) -> None:
+        for key, value in extra.items():
+            if isinstance(value, dict) and isinstance(target.get(key), dict):
+                fill(target[key], value)
+            else:
+                target[key] = value
+
+    fill(config, copy.deepcopy(COMPLETED.get(model_type, {})))
 
 
 def real_shapes(cls: Any, config: Any) -> collections.Counter[tuple[int, ...]]:
@@ -63,7 +119,10 @@ def sub_dicts(config: dict[str, Any]) -> list[dict[str, Any]]:
 def shrink(config: dict[str, Any], rng: random.Random) -> None:
     """Fewer layers, so that a check takes a fraction of a second."""
     for part in sub_dicts(config):
-        if any(isinstance(v, list) and len(v) > 4 and k.startswith(("layer", "mlp_layer")) for k, v in part.items()):
+        if any(
+            isinstance(v, list) and len(v) > 4 and k.startswith(("layer", "mlp_layer"))
+            for k, v in part.items()
+        ):
             continue
         for key, value in part.items():
             if LAYER_KEYS.search(key) and isinstance(value, int) and value > 6:
@@ -80,7 +139,9 @@ def mutate(config: dict[str, Any], rng: random.Random, share: float) -> list[str
             if isinstance(value, bool):
                 part[key] = not value
             elif isinstance(value, int) and not LAYER_KEYS.search(key):
-                part[key] = value * rng.choice((2, 3)) if value < 4096 or rng.random() < 0.3 else value // 2
+                part[key] = (
+                    value * rng.choice((2, 3)) if value < 4096 or rng.random() < 0.3 else value // 2
+                )
             elif value is None and key in ("q_lora_rank", "num_key_value_heads"):
                 part[key] = 16
             else:
@@ -140,12 +201,14 @@ def main() -> None:
                     base = default_config(model_type).to_dict()
                     if not opts.full:
                         shrink(base, rng)
+                    complete(model_type, base)
                     if number:
                         label = " ".join(mutate(base, rng, rng.choice((0.05, 0.15, 0.3))))
                     config = transformers.CONFIG_MAPPING[model_type].from_dict(base)
                     want = getattr(transformers, name).config_class
                     if not isinstance(config, want):
-                        config = config.get_text_config(decoder=True)
+                        text = config.get_text_config(decoder=True)
+                        config = text if isinstance(text, want) else config
                     kind = config.model_type
                 except Exception as error:
                     tally["refused"] += 1

@@ -21,7 +21,7 @@ sys.setrecursionlimit(20_000)
 import transformers  # noqa: E402
 import transformers.models.auto.modeling_auto as auto  # noqa: E402
 from parameter_tracing import builtins_table, collect, configs, recipes  # noqa: E402
-from parameter_tracing.defaults import default_config, evaluator, rule_for  # noqa: E402
+from parameter_tracing.defaults import default_config, evaluator  # noqa: E402
 from parameter_tracing.expressions import E, mk  # noqa: E402
 from parameter_tracing.interpreter import Interpreter  # noqa: E402
 
@@ -41,7 +41,20 @@ KINDS = {
     "audio_tokens": "MODEL_FOR_AUDIO_TOKENIZATION_NAMES",
     "base": "MODEL_MAPPING_NAMES",
 }
-DEFAULT_ORDER = ("itt", "mm", "s2s", "speech", "causal", "wave", "spectrogram", "base", "text", "backbone", "audio_tokens", "ctc")
+DEFAULT_ORDER = (
+    "itt",
+    "mm",
+    "s2s",
+    "speech",
+    "causal",
+    "wave",
+    "spectrogram",
+    "base",
+    "text",
+    "backbone",
+    "audio_tokens",
+    "ctc",
+)
 CAUSAL_FIRST = {"bart", "mbart"}
 
 
@@ -64,7 +77,9 @@ def classes() -> dict[str, dict[str, list[str]]]:
                 continue
             part = getattr(own, "model_type", "") or model_type
             if part != model_type and part in transformers.CONFIG_MAPPING:
-                out.setdefault(part, {}).setdefault(kind, []).extend(n for n in names if n not in out[part].get(kind, []))
+                out.setdefault(part, {}).setdefault(kind, []).extend(
+                    n for n in names if n not in out[part].get(kind, [])
+                )
     return out
 
 
@@ -81,7 +96,9 @@ def trace(model_type: str, class_name: str) -> Any:
             group.name = f"model.{group.name}"
         shape = (E("c", "vocab_size"), E("c", "hidden_size"))
         untied = mk("not", mk("get", E("root"), "tie_word_embeddings", False))
-        walk.groups.append(collect.Group("lm_head.weight", shape, untied, (), None, "linear", False))
+        walk.groups.append(
+            collect.Group("lm_head.weight", shape, untied, (), None, "linear", False)
+        )
         return interp, walk, late
     cls = named(class_name)
     inst = default_config(model_type)
@@ -105,7 +122,9 @@ def named(class_name: str) -> Any:
     return found
 
 
-def recipe(model_type: str, kinds: dict[str, list[str]], failures: dict[str, str]) -> dict[str, Any] | None:
+def recipe(
+    model_type: str, kinds: dict[str, list[str]], failures: dict[str, str]
+) -> dict[str, Any] | None:
     """The file of one model type, or None."""
     nodes = recipes.Nodes()
     made: dict[str, Any] = {}
@@ -113,16 +132,14 @@ def recipe(model_type: str, kinds: dict[str, list[str]], failures: dict[str, str
         for name in names:
             if name in made or not (hasattr(transformers, name) or model_type in HEADLESS):
                 continue
-            rule = rule_for(name)
-            if rule:
-                made[name] = {"groups": [], "rule": rule}
-                continue
             try:
                 signal.alarm(120)
                 interp, walk, late = trace(model_type, name)
                 made[name] = recipes.write_class(nodes, walk, late, interp.bounds, model_type)
             except Exception as error:
-                failures[f"{model_type} {name}"] = f"{type(error).__name__}: {str(error)[:120]} {getattr(error, 'where', [])[:3]}"
+                failures[f"{model_type} {name}"] = (
+                    f"{type(error).__name__}: {str(error)[:120]} {getattr(error, 'where', [])[:3]}"
+                )
             finally:
                 signal.alarm(0)
     if not made:
@@ -132,7 +149,13 @@ def recipe(model_type: str, kinds: dict[str, list[str]], failures: dict[str, str
     order = DEFAULT_ORDER if "base" not in uses or len(uses) > 1 else ("base",)
     uses["default"] = next(uses[k] for k in order if k in uses)
     aliases = dict(sorted(type(default_config(model_type)).attribute_map.items()))
-    return {"model_type": model_type, "kinds": dict(sorted(uses.items())), "aliases": aliases, "classes": made, "nodes": nodes.rows}
+    return {
+        "model_type": model_type,
+        "kinds": dict(sorted(uses.items())),
+        "aliases": aliases,
+        "classes": made,
+        "nodes": nodes.rows,
+    }
 
 
 def _too_long(*_: Any) -> None:

@@ -20,17 +20,88 @@ from transformers.models.auto import auto_factory
 from . import configs, torch_table
 from .configs import Cfg, LayerCfg
 from .expressions import E, concrete, conj, freeze, mk, substitute
-from .values import MISSING, AutoRef, Bound, Carried, Choice, Elem, Guarded, InterpFn, Loop, LoopCarried, Obj, Opaque, Param
-from .values import Raised, Super, Store, SymList, SymRange, Tensor, Unsupported, merge, scalar, unwrap
+from .values import (
+    MISSING,
+    AutoRef,
+    Bound,
+    Carried,
+    Choice,
+    Elem,
+    Guarded,
+    InterpFn,
+    Loop,
+    LoopCarried,
+    Obj,
+    Opaque,
+    Param,
+)
+from .values import (
+    Raised,
+    Super,
+    Store,
+    SymList,
+    SymRange,
+    Tensor,
+    Unsupported,
+    merge,
+    scalar,
+    unwrap,
+)
 
 STUB_METHODS = {
-    "post_init", "init_weights", "reset_parameters", "_reset_parameters", "_init_weights", "register_buffer", "requires_grad_",
-    "tie_weights", "apply", "eval", "train", "to", "register_load_state_dict_pre_hook", "register_forward_hook",
-    "_register_load_state_dict_pre_hook", "register_state_dict_hook", "register_forward_pre_hook", "half", "float", "initialize_weights", "init_parameters",
-    "gradient_checkpointing_enable", "_tie_weights", "_backward_compatibility_gradient_checkpointing", "freeze_feature_encoder",
-    "_freeze_parameters", "freeze", "add_model_tags", "_register_hooks", "_rope_init", "tie_weights", "warn", "warning", "warning_once",
-    "info", "debug", "error", "manual_seed", "prune_heads", "_init_rope", "rope_init_fn", "flatten_parameters", "half", "bfloat16",
-    "disable_input_require_grads", "_adjust_dac_decoder", "replace_batch_norm", "get_submodule", "_init_transformers_backbone", "_init_timm_backbone", "verify_out_features_out_indices", "_compute_default_rope_parameters", "compute_default_rope_parameters",
+    "post_init",
+    "init_weights",
+    "reset_parameters",
+    "_reset_parameters",
+    "_init_weights",
+    "register_buffer",
+    "requires_grad_",
+    "tie_weights",
+    "apply",
+    "eval",
+    "train",
+    "to",
+    "register_load_state_dict_pre_hook",
+    "register_forward_hook",
+    "_register_load_state_dict_pre_hook",
+    "register_state_dict_hook",
+    "register_forward_pre_hook",
+    "half",
+    "float",
+    "initialize_weights",
+    "init_parameters",
+    "gradient_checkpointing_enable",
+    "_tie_weights",
+    "_backward_compatibility_gradient_checkpointing",
+    "freeze_feature_encoder",
+    "_freeze_parameters",
+    "freeze",
+    "add_model_tags",
+    "_register_hooks",
+    "_rope_init",
+    "tie_weights",
+    "warn",
+    "warning",
+    "warning_once",
+    "info",
+    "debug",
+    "error",
+    "manual_seed",
+    "prune_heads",
+    "_init_rope",
+    "rope_init_fn",
+    "flatten_parameters",
+    "half",
+    "bfloat16",
+    "disable_input_require_grads",
+    "_adjust_dac_decoder",
+    "replace_batch_norm",
+    "get_submodule",
+    "_init_transformers_backbone",
+    "_init_timm_backbone",
+    "verify_out_features_out_indices",
+    "_compute_default_rope_parameters",
+    "compute_default_rope_parameters",
 }
 STUB_OWNERS = (nn.Module, PreTrainedModel)
 
@@ -49,7 +120,11 @@ def find_attr(cls: type, name: str, after: type | None = None) -> Any:
 def get_attr(interp: Any, owner: Any, name: str) -> Any:
     """owner.name."""
     if isinstance(owner, Choice):
-        return interp.fork(owner.cond, lambda: get_attr(interp, owner.yes, name), lambda: get_attr(interp, owner.no, name))
+        return interp.fork(
+            owner.cond,
+            lambda: get_attr(interp, owner.yes, name),
+            lambda: get_attr(interp, owner.no, name),
+        )
     if isinstance(owner, Carried):
         raise LoopCarried(owner.name)
     if isinstance(owner, Opaque):
@@ -59,7 +134,13 @@ def get_attr(interp: Any, owner: Any, name: str) -> Any:
     if isinstance(owner, Obj):
         return _obj_attr(interp, owner, name)
     if isinstance(owner, Super):
-        return _class_attr(interp, owner.receiver, owner.receiver.cls if isinstance(owner.receiver, (Obj, Cfg)) else owner.receiver, name, owner.after)
+        return _class_attr(
+            interp,
+            owner.receiver,
+            owner.receiver.cls if isinstance(owner.receiver, (Obj, Cfg)) else owner.receiver,
+            name,
+            owner.after,
+        )
     if isinstance(owner, Cfg):
         return _config_attr(interp, owner, name)
     if isinstance(owner, LayerCfg):
@@ -102,7 +183,24 @@ def InterpFnNone(*args: Any) -> None:
 
 
 def _expr_attr(owner: E, name: str) -> Any:
-    if name in ("index", "count", "get", "startswith", "endswith", "lower", "items", "keys", "values", "split", "append", "copy", "is_integer", "to_dict", "replace", "pop"):
+    if name in (
+        "index",
+        "count",
+        "get",
+        "startswith",
+        "endswith",
+        "lower",
+        "items",
+        "keys",
+        "values",
+        "split",
+        "append",
+        "copy",
+        "is_integer",
+        "to_dict",
+        "replace",
+        "pop",
+    ):
         return Bound(owner, name)
     if owner.op == "c":
         return configs.key((*owner.args, name))
@@ -176,14 +274,43 @@ def _class_attr(interp: Any, receiver: Any, cls: type, name: str, after: type | 
     return static
 
 
-KEEP_METHODS = {"get_input_embeddings", "set_input_embeddings", "get_output_embeddings", "set_output_embeddings"}
+KEEP_METHODS = {
+    "get_input_embeddings",
+    "set_input_embeddings",
+    "get_output_embeddings",
+    "set_output_embeddings",
+}
 
 
 def _module_method(name: str) -> Any:
-    if name in ("parameters", "named_parameters", "modules", "named_modules", "children", "named_children", "buffers"):
+    if name in (
+        "parameters",
+        "named_parameters",
+        "modules",
+        "named_modules",
+        "children",
+        "named_children",
+        "buffers",
+    ):
         return "nothing"
-    return name if name in ("register_parameter", "add_module", "register_module", "append", "extend", "insert", "update",
-                            "keys", "values", "items", "pop") else "stub"
+    return (
+        name
+        if name
+        in (
+            "register_parameter",
+            "add_module",
+            "register_module",
+            "append",
+            "extend",
+            "insert",
+            "update",
+            "keys",
+            "values",
+            "items",
+            "pop",
+        )
+        else "stub"
+    )
 
 
 def length(interp: Any, value: Any) -> Any:
@@ -214,7 +341,11 @@ def segs_length(segs: tuple[Any, ...]) -> Any:
         else:
             inner = segs_length(seg.segs)
             free = isinstance(inner, E) and seg.var in inner.free
-            total = mk("+", total, E("sum", seg.var, seg.count, inner) if free else mk("*", seg.count, inner))
+            total = mk(
+                "+",
+                total,
+                E("sum", seg.var, seg.count, inner) if free else mk("*", seg.count, inner),
+            )
     return total
 
 
@@ -231,7 +362,11 @@ def list_expr(interp: Any, value: Any) -> Any:
     parts = []
     for seg in value.items:
         if isinstance(seg, Elem) and scalar(seg.value):
-            parts.append(mk("tuple", seg.value) if isinstance(seg.value, E) else E("tuple", freeze(seg.value)))
+            parts.append(
+                mk("tuple", seg.value)
+                if isinstance(seg.value, E)
+                else E("tuple", freeze(seg.value))
+            )
         elif isinstance(seg, Loop) and len(seg.segs) == 1:
             inner, cond = seg.segs[0], True
             if isinstance(inner, Guarded) and len(inner.segs) == 1:
@@ -262,7 +397,11 @@ def get_item(interp: Any, owner: Any, key: Any) -> Any:
     if isinstance(key, Choice):
         return merge(key.cond, get_item(interp, owner, key.yes), get_item(interp, owner, key.no))
     if isinstance(owner, Choice):
-        return interp.fork(owner.cond, lambda: get_item(interp, owner.yes, key), lambda: get_item(interp, owner.no, key))
+        return interp.fork(
+            owner.cond,
+            lambda: get_item(interp, owner.yes, key),
+            lambda: get_item(interp, owner.no, key),
+        )
     if isinstance(owner, Carried):
         raise LoopCarried(owner.name)
     if isinstance(owner, Opaque) or isinstance(key, Opaque):
@@ -280,12 +419,16 @@ def get_item(interp: Any, owner: Any, key: Any) -> Any:
             return SymRange(owner.count if key.stop is None else key.stop, owner.item)
         return Opaque("slice of a range")
     if isinstance(owner, SymRange):
-        return owner.item(key if not (isinstance(key, int) and key < 0) else mk("+", owner.count, key))
+        return owner.item(
+            key if not (isinstance(key, int) and key < 0) else mk("+", owner.count, key)
+        )
     if isinstance(owner, SymList):
         return _list_item(interp, owner, key)
     if isinstance(owner, E):
         if isinstance(key, slice) and key.step not in (None, 1):
-            return mk("reversed", owner) if key == slice(None, None, -1) else Opaque("strided slice")
+            return (
+                mk("reversed", owner) if key == slice(None, None, -1) else Opaque("strided slice")
+            )
         if isinstance(key, slice):
             return mk("slice", owner, key.start, key.stop)
         return mk("idx", owner, key)
@@ -296,7 +439,9 @@ def get_item(interp: Any, owner: Any, key: Any) -> Any:
         for name, candidate in reversed(list(owner.items())[:-1]):
             cond: Any = True
             for part, want in zip(key, name, strict=True):
-                cond = conj(cond, mk("==", mk("bool", part) if isinstance(want, bool) else part, want))
+                cond = conj(
+                    cond, mk("==", mk("bool", part) if isinstance(want, bool) else part, want)
+                )
             value = merge(cond, candidate, value)
         return value
     if isinstance(owner, (dict, collections.abc.Mapping)) and isinstance(key, E):
@@ -327,7 +472,13 @@ def _list_item(interp: Any, owner: SymList, key: Any) -> Any:
     if isinstance(key, slice):
         if plain is not None and concrete((key.start, key.stop, key.step)):
             return SymList(plain[key])
-        if key.start is None and isinstance(key.stop, int) and key.stop < 0 and len(segs) == 1 and isinstance(segs[0], Loop):
+        if (
+            key.start is None
+            and isinstance(key.stop, int)
+            and key.stop < 0
+            and len(segs) == 1
+            and isinstance(segs[0], Loop)
+        ):
             out = SymList()
             out.box["items"] = (Loop(segs[0].var, mk("+", segs[0].count, key.stop), segs[0].segs),)
             return out
@@ -337,11 +488,25 @@ def _list_item(interp: Any, owner: SymList, key: Any) -> Any:
             return plain[key]
         except IndexError:
             raise Raised("IndexError") from None
-    if isinstance(key, int) and 0 <= key < len(segs) and all(isinstance(s, Elem) for s in segs[: key + 1]):
+    if (
+        isinstance(key, int)
+        and 0 <= key < len(segs)
+        and all(isinstance(s, Elem) for s in segs[: key + 1])
+    ):
         return segs[key].value
-    if isinstance(key, int) and key < 0 and all(isinstance(s, Elem) for s in segs[key:]) and len(segs) >= -key:
+    if (
+        isinstance(key, int)
+        and key < 0
+        and all(isinstance(s, Elem) for s in segs[key:])
+        and len(segs) >= -key
+    ):
         return segs[key].value
-    if len(segs) == 1 and isinstance(segs[0], Loop) and len(segs[0].segs) == 1 and isinstance(segs[0].segs[0], Elem):
+    if (
+        len(segs) == 1
+        and isinstance(segs[0], Loop)
+        and len(segs[0].segs) == 1
+        and isinstance(segs[0].segs[0], Elem)
+    ):
         index = mk("+", segs[0].count, key) if isinstance(key, int) and key < 0 else key
         return interp.rebind(segs[0].segs[0].value, segs[0].var, index)
     if plain is not None and isinstance(key, E):
@@ -404,19 +569,32 @@ def call(interp: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) ->
     name = getattr(function, "__module__", None) or ""
     if getattr(function, "__name__", "") == "weight_norm":
         return torch_table.weight_norm(interp, args, kwargs)
-    if name.startswith("torch") or isinstance(function, types.BuiltinFunctionType) and _of_torch(function):
+    if (
+        name.startswith("torch")
+        or isinstance(function, types.BuiltinFunctionType)
+        and _of_torch(function)
+    ):
         return torch_table.call_torch(interp, function, args, kwargs)
     return _call_python(interp, function, name, args, kwargs)
 
 
 def _of_torch(function: Any) -> bool:
-    return getattr(torch, getattr(function, "__name__", "?"), None) is function or getattr(
-        torch.nn.init, getattr(function, "__name__", "?"), None) is function
+    return (
+        getattr(torch, getattr(function, "__name__", "?"), None) is function
+        or getattr(torch.nn.init, getattr(function, "__name__", "?"), None) is function
+    )
 
 
-def _call_python(interp: Any, function: Any, module: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_python(
+    interp: Any, function: Any, module: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     name = getattr(function, "__name__", "")
-    if name in STUB_METHODS or name == "freeze_model" or "logging" in module or ".initialization" in module:
+    if (
+        name in STUB_METHODS
+        or name == "freeze_model"
+        or "logging" in module
+        or ".initialization" in module
+    ):
         return None
     if isinstance(function, types.MethodType):
         if isinstance(function.__self__, type):
@@ -428,7 +606,11 @@ def _call_python(interp: Any, function: Any, module: str, args: list[Any], kwarg
     if function is inspect.signature:
         return Opaque("signature")
     simple = all(_native(a) for a in [*plain_args, *plain_kwargs.values()])
-    if isinstance(function, types.FunctionType) and module.startswith("transformers") and (args or kwargs):
+    if (
+        isinstance(function, types.FunctionType)
+        and module.startswith("transformers")
+        and (args or kwargs)
+    ):
         if name == "weight_norm":
             return torch_table.weight_norm(interp, args, kwargs)
         if name == "_find_nth_prime_after":
@@ -442,7 +624,9 @@ def _call_python(interp: Any, function: Any, module: str, args: list[Any], kwarg
         if name in ("requires_backends",):
             return None
         if name in ("load_backbone", "load_timm_backbone"):
-            return AutoRef("backbone", args[0] if args else next(iter(kwargs.values())), interp.loops)
+            return AutoRef(
+                "backbone", args[0] if args else next(iter(kwargs.values())), interp.loops
+            )
         return interp.run(inspect.unwrap(function), args, kwargs)
     if simple:
         try:
@@ -459,7 +643,24 @@ def _native(value: Any) -> bool:
         return all(_native(v) for v in value)
     if isinstance(value, dict):
         return all(_native(v) for v in value.values())
-    return not isinstance(value, (E, Obj, Cfg, LayerCfg, Choice, Opaque, SymList, SymRange, Tensor, Param, InterpFn, Bound, AutoRef))
+    return not isinstance(
+        value,
+        (
+            E,
+            Obj,
+            Cfg,
+            LayerCfg,
+            Choice,
+            Opaque,
+            SymList,
+            SymRange,
+            Tensor,
+            Param,
+            InterpFn,
+            Bound,
+            AutoRef,
+        ),
+    )
 
 
 def _call_bound(interp: Any, bound: Bound, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -479,8 +680,18 @@ def _call_bound(interp: Any, bound: Bound, args: list[Any], kwargs: dict[str, An
                     interp.set_attr(receiver, name, value)
                 return None
             if function == "to_dict":
-                return Store({n: configs.get(interp, receiver, n) for n in vars(receiver.inst) if not n.startswith("_")})
-            return configs.text_config(receiver, kwargs) if function == "get_text_config" else Opaque(function)
+                return Store(
+                    {
+                        n: configs.get(interp, receiver, n)
+                        for n in vars(receiver.inst)
+                        if not n.startswith("_")
+                    }
+                )
+            return (
+                configs.text_config(receiver, kwargs)
+                if function == "get_text_config"
+                else Opaque(function)
+            )
         if isinstance(receiver, SymList):
             return _list_call(interp, receiver, function, args)
         if isinstance(receiver, (dict, set)):
@@ -546,7 +757,9 @@ def _list_call(interp: Any, receiver: SymList, name: str, args: list[Any]) -> An
     return None
 
 
-def _dict_call(interp: Any, receiver: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _dict_call(
+    interp: Any, receiver: Any, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     if isinstance(receiver, set):
         return Opaque("set") if name != "add" else receiver.add(args[0])
     if name == "get" and isinstance(args[0], E):
@@ -557,22 +770,31 @@ def _dict_call(interp: Any, receiver: Any, name: str, args: list[Any], kwargs: d
     if name in ("keys", "values", "items"):
         return list(getattr(receiver, name)())
     if name == "update":
-        for key, value in {**(args[0] if args and isinstance(args[0], dict) else {}), **kwargs}.items():
+        for key, value in {
+            **(args[0] if args and isinstance(args[0], dict) else {}),
+            **kwargs,
+        }.items():
             interp.write(receiver, key, value)
         return None
     return getattr(receiver, name)(*args, **kwargs)
 
 
-def _module_call(interp: Any, receiver: Obj, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _module_call(
+    interp: Any, receiver: Obj, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     items = receiver.attrs.get("_items")
     if name in ("register_parameter", "add_module", "register_module"):
         key = args[0] if args else kwargs["name"]
-        interp.set_attr(receiver, key, args[1] if len(args) > 1 else kwargs.get("param", kwargs.get("module")))
+        interp.set_attr(
+            receiver, key, args[1] if len(args) > 1 else kwargs.get("param", kwargs.get("module"))
+        )
     elif name in ("append", "extend", "insert", "pop") and isinstance(items, SymList):
         return _list_call(interp, items, name, args)
     elif name in ("keys", "values", "items"):
         pairs = [(k, v) for k, v in receiver.attrs.items() if k != "_items"]
-        return {"keys": [k for k, _ in pairs], "values": [v for _, v in pairs], "items": pairs}[name]
+        return {"keys": [k for k, _ in pairs], "values": [v for _, v in pairs], "items": pairs}[
+            name
+        ]
     elif name == "update" and isinstance(args[0], dict):
         for key, value in args[0].items():
             interp.set_attr(receiver, key, value)
@@ -581,14 +803,28 @@ def _module_call(interp: Any, receiver: Obj, name: str, args: list[Any], kwargs:
 
 def _from_config(interp: Any, cls: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     config = args[0] if args else kwargs.get("config")
-    kinds = {"AutoModel": "base", "AutoModelForCausalLM": "causal", "AutoBackbone": "backbone",
-             "AutoModelForImageTextToText": "itt", "AutoModelForSeq2SeqLM": "s2s", "AutoModelForTextEncoding": "text",
-             "AutoModelForCTC": "ctc", "AutoModelForAudioFrameClassification": "frames", "AutoModelForMultimodalLM": "itt", "AutoModelForSpeechSeq2Seq": "s2s",
-             "AutoModelForAudioTokenization": "base", "AutoModelForImage": "base", "AutoModelForKeypointDetection": "base"}
+    kinds = {
+        "AutoModel": "base",
+        "AutoModelForCausalLM": "causal",
+        "AutoBackbone": "backbone",
+        "AutoModelForImageTextToText": "itt",
+        "AutoModelForSeq2SeqLM": "s2s",
+        "AutoModelForTextEncoding": "text",
+        "AutoModelForCTC": "ctc",
+        "AutoModelForAudioFrameClassification": "frames",
+        "AutoModelForMultimodalLM": "itt",
+        "AutoModelForSpeechSeq2Seq": "s2s",
+        "AutoModelForAudioTokenization": "base",
+        "AutoModelForImage": "base",
+        "AutoModelForKeypointDetection": "base",
+    }
     if issubclass(cls, auto_factory._BaseAutoModelClass):
         if isinstance(config, Choice):
-            return interp.fork(config.cond, lambda: _from_config(interp, cls, name, [config.yes], {}),
-                               lambda: _from_config(interp, cls, name, [config.no], {}))
+            return interp.fork(
+                config.cond,
+                lambda: _from_config(interp, cls, name, [config.yes], {}),
+                lambda: _from_config(interp, cls, name, [config.no], {}),
+            )
         if isinstance(config, Cfg) and config.fixed and cls.__name__ == "AutoModel":
             from transformers import MODEL_MAPPING
 
@@ -597,7 +833,16 @@ def _from_config(interp: Any, cls: Any, name: str, args: list[Any], kwargs: dict
                 real = real[0] if isinstance(real, (tuple, list)) else real
                 return construct(interp, real, [config], {})
         return AutoRef(kinds.get(cls.__name__, cls.__name__), config, interp.loops)
-    return construct(interp, cls, [config], {k: v for k, v in kwargs.items() if k not in ("config", "dtype", "attn_implementation", "torch_dtype")})
+    return construct(
+        interp,
+        cls,
+        [config],
+        {
+            k: v
+            for k, v in kwargs.items()
+            if k not in ("config", "dtype", "attn_implementation", "torch_dtype")
+        },
+    )
 
 
 def _call_type(interp: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -607,7 +852,11 @@ def _call_type(interp: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) 
         return args[0] if isinstance(args[0], Tensor) else Opaque("buffer")
     if issubclass(cls, nn.Module):
         return construct(interp, cls, args, kwargs)
-    if issubclass(cls, torch.Tensor) or cls.__module__ == "torch" and cls.__name__.endswith("Tensor"):
+    if (
+        issubclass(cls, torch.Tensor)
+        or cls.__module__ == "torch"
+        and cls.__name__.endswith("Tensor")
+    ):
         return torch_table.sized(interp, args, kwargs)
     if cls.__name__ == "GenerationConfig":
         return Opaque("generation config")
@@ -636,7 +885,11 @@ def _new_config(cls: type, kwargs: dict[str, Any]) -> Cfg:
 
 @functools.cache
 def _rotary(cls: type) -> bool:
-    return "Rotary" in cls.__name__ and "Parameter(" not in inspect.getsource(cls) and "nn.Linear" not in inspect.getsource(cls)
+    return (
+        "Rotary" in cls.__name__
+        and "Parameter(" not in inspect.getsource(cls)
+        and "nn.Linear" not in inspect.getsource(cls)
+    )
 
 
 def construct(interp: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Obj:
@@ -701,7 +954,9 @@ def _enumerate(interp: Any, value: Any, start: Any = 0) -> Any:
     try:
         seq = _as_range(interp, value)
     except Unsupported:
-        if isinstance(value, SymList) and all(not isinstance(v, (Obj, Param)) for v in _leaves(value.items)):
+        if isinstance(value, SymList) and all(
+            not isinstance(v, (Obj, Param)) for v in _leaves(value.items)
+        ):
             return []  # names of layers, enumerated for bookkeeping
         raise
     if isinstance(seq, list):
@@ -718,7 +973,9 @@ def _zip(interp: Any, *values: Any, strict: bool = False) -> Any:
     if all(isinstance(s, list) for s in seqs):
         return list(zip(*seqs, strict=False))
     count = next(s.count for s in seqs if isinstance(s, SymRange))
-    items = [(lambda i, s=s: mk("idx", freeze(s), i)) if isinstance(s, list) else s.item for s in seqs]
+    items = [
+        (lambda i, s=s: mk("idx", freeze(s), i)) if isinstance(s, list) else s.item for s in seqs
+    ]
     return SymRange(count, lambda i: tuple(item(i) for item in items))
 
 
@@ -731,7 +988,9 @@ def _reversed(interp: Any, value: Any) -> Any:
 
 def _isinstance(interp: Any, value: Any, kinds: Any) -> Any:
     if isinstance(value, Choice):
-        return merge(value.cond, _isinstance(interp, value.yes, kinds), _isinstance(interp, value.no, kinds))
+        return merge(
+            value.cond, _isinstance(interp, value.yes, kinds), _isinstance(interp, value.no, kinds)
+        )
     kinds = unwrap(kinds)
     if isinstance(kinds, types.UnionType):
         kinds = kinds.__args__
@@ -739,12 +998,16 @@ def _isinstance(interp: Any, value: Any, kinds: Any) -> Any:
     if isinstance(value, (Obj, Cfg)):
         return any(isinstance(k, type) and issubclass(value.cls, k) for k in kinds)
     if isinstance(value, (SymList, SymRange)):
-        return list in kinds or collections.abc.Iterable in kinds or collections.abc.Sequence in kinds
+        return (
+            list in kinds or collections.abc.Iterable in kinds or collections.abc.Sequence in kinds
+        )
     if isinstance(value, E):
         names = [getattr(k, "__name__", "?") for k in kinds]
         return E("isa", value, *sorted(names))
     if isinstance(value, (Tensor, Opaque, Param)):
-        return any(k in (torch.Tensor, nn.Parameter) for k in kinds) and not isinstance(value, Opaque)
+        return any(k in (torch.Tensor, nn.Parameter) for k in kinds) and not isinstance(
+            value, Opaque
+        )
     return any(isinstance(k, type) and isinstance(value, k) for k in kinds)
 
 
@@ -754,20 +1017,31 @@ def _getattr(interp: Any, owner: Any, name: Any, default: Any = MISSING) -> Any:
     if default is MISSING:
         return get_attr(interp, owner, name)
     if isinstance(owner, Choice):
-        return interp.fork(owner.cond, lambda: _getattr(interp, owner.yes, name, default), lambda: _getattr(interp, owner.no, name, default))
+        return interp.fork(
+            owner.cond,
+            lambda: _getattr(interp, owner.yes, name, default),
+            lambda: _getattr(interp, owner.no, name, default),
+        )
     if isinstance(owner, E) and scalar(default):
         return mk("get", owner, name, unwrap(default))
     try:
         return get_attr(interp, owner, name)
     except Raised:
         if isinstance(owner, Cfg) and scalar(default):
-            return mk("get", configs.key(owner.path) if owner.path else E("root"), owner.alias(name), unwrap(default))
+            return mk(
+                "get",
+                configs.key(owner.path) if owner.path else E("root"),
+                owner.alias(name),
+                unwrap(default),
+            )
         return default
 
 
 def _hasattr(interp: Any, owner: Any, name: str) -> Any:
     if isinstance(owner, Choice):
-        return merge(owner.cond, _hasattr(interp, owner.yes, name), _hasattr(interp, owner.no, name))
+        return merge(
+            owner.cond, _hasattr(interp, owner.yes, name), _hasattr(interp, owner.no, name)
+        )
     if isinstance(owner, Cfg):
         return configs.has(interp, owner, name)
     if isinstance(owner, Opaque):
@@ -836,7 +1110,13 @@ def _quantifier(which: str) -> Any:
             result: Any = which == "all"
             for item in plain:
                 cond = interp.truth(item)
-                result = conj(result, cond) if which == "all" else mk("or", result, cond) if result is not False else cond
+                result = (
+                    conj(result, cond)
+                    if which == "all"
+                    else mk("or", result, cond)
+                    if result is not False
+                    else cond
+                )
             return result
         if isinstance(value, dict):
             return all(value) if which == "all" else any(value)
@@ -912,7 +1192,13 @@ def _dict(interp: Any, value: Any = (), **kwargs: Any) -> Any:
 
 
 def _type(interp: Any, value: Any) -> Any:
-    return value.cls if isinstance(value, (Obj, Cfg)) else Opaque("type") if not _native(value) else type(value)
+    return (
+        value.cls
+        if isinstance(value, (Obj, Cfg))
+        else Opaque("type")
+        if not _native(value)
+        else type(value)
+    )
 
 
 def _deepcopy(interp: Any, value: Any, memo: Any = None) -> Any:
@@ -934,7 +1220,9 @@ def _copy_obj(interp: Any, value: Any) -> Any:
         return Param(value.shape, value.dtype, interp.loops)
     if isinstance(value, SymList):
         out_list = SymList()
-        out_list.box["items"] = tuple(Elem(_copy_obj(interp, s.value)) if isinstance(s, Elem) else s for s in value.items)
+        out_list.box["items"] = tuple(
+            Elem(_copy_obj(interp, s.value)) if isinstance(s, Elem) else s for s in value.items
+        )
         return out_list
     return value
 
@@ -962,7 +1250,11 @@ def _prod_segs(segs: tuple[Any, ...]) -> Any:
             total = mk("*", total, mk("if", seg.cond, _prod_segs(seg.segs), 1))
         else:
             inner = _prod_segs(seg.segs)
-            total = total if inner == 1 else mk("*", total, mk("prod", E("list", seg.var, seg.count, inner, True)))
+            total = (
+                total
+                if inner == 1
+                else mk("*", total, mk("prod", E("list", seg.var, seg.count, inner, True)))
+            )
     return total
 
 
@@ -991,13 +1283,50 @@ import numpy as np  # noqa: E402
 from transformers import pytorch_utils  # noqa: E402
 
 BUILTINS: dict[Any, Any] = {
-    range: _range, enumerate: _enumerate, zip: _zip, reversed: _reversed, isinstance: _isinstance, getattr: _getattr,
-    hasattr: _hasattr, setattr: lambda i, o, n, v: i.set_attr(o, n, v), len: length, max: _reduce("max"), min: _reduce("min"),
-    sum: _sum, any: _quantifier("any"), all: _quantifier("all"), int: _scalar_op("int"), float: _scalar_op("float"),
-    bool: _scalar_op("bool"), abs: _scalar_op("abs"), round: _scalar_op("round"), str: _scalar_op("str"), list: _list, tuple: _tuple, set: _set,
-    sorted: _sorted, dict: _dict, collections.OrderedDict: _dict, type: _type, math.ceil: _scalar_op("ceil"),
-    math.floor: _scalar_op("floor"), math.sqrt: _scalar_op("sqrt"), math.log: _scalar_op("log"), math.log2: _scalar_op("log2"),
-    math.prod: _prod, np.prod: _prod, copy.deepcopy: _deepcopy, copy.copy: _deepcopy, next: _next, map: _map, iter: lambda i, v: v,
-    print: lambda i, *a, **k: None, callable: lambda i, v: True, issubclass: lambda i, c, k: isinstance(c, type) and issubclass(c, k),
-    np.sqrt: _scalar_op("sqrt"), np.log2: _scalar_op("log2"), np.ceil: _scalar_op("ceil"), np.log: _scalar_op("log"),
+    range: _range,
+    enumerate: _enumerate,
+    zip: _zip,
+    reversed: _reversed,
+    isinstance: _isinstance,
+    getattr: _getattr,
+    hasattr: _hasattr,
+    setattr: lambda i, o, n, v: i.set_attr(o, n, v),
+    len: length,
+    max: _reduce("max"),
+    min: _reduce("min"),
+    sum: _sum,
+    any: _quantifier("any"),
+    all: _quantifier("all"),
+    int: _scalar_op("int"),
+    float: _scalar_op("float"),
+    bool: _scalar_op("bool"),
+    abs: _scalar_op("abs"),
+    round: _scalar_op("round"),
+    str: _scalar_op("str"),
+    list: _list,
+    tuple: _tuple,
+    set: _set,
+    sorted: _sorted,
+    dict: _dict,
+    collections.OrderedDict: _dict,
+    type: _type,
+    math.ceil: _scalar_op("ceil"),
+    math.floor: _scalar_op("floor"),
+    math.sqrt: _scalar_op("sqrt"),
+    math.log: _scalar_op("log"),
+    math.log2: _scalar_op("log2"),
+    math.prod: _prod,
+    np.prod: _prod,
+    copy.deepcopy: _deepcopy,
+    copy.copy: _deepcopy,
+    next: _next,
+    map: _map,
+    iter: lambda i, v: v,
+    print: lambda i, *a, **k: None,
+    callable: lambda i, v: True,
+    issubclass: lambda i, c, k: isinstance(c, type) and issubclass(c, k),
+    np.sqrt: _scalar_op("sqrt"),
+    np.log2: _scalar_op("log2"),
+    np.ceil: _scalar_op("ceil"),
+    np.log: _scalar_op("log"),
 }

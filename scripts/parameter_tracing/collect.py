@@ -13,7 +13,20 @@ from transformers.pytorch_utils import Conv1D
 
 from .configs import Cfg
 from .expressions import E, conj, mk, negate
-from .values import MISSING, AutoRef, Choice, Elem, Guarded, Loop, LoopValue, Obj, Param, Raised, SymList, Unsupported
+from .values import (
+    MISSING,
+    AutoRef,
+    Choice,
+    Elem,
+    Guarded,
+    Loop,
+    LoopValue,
+    Obj,
+    Param,
+    Raised,
+    SymList,
+    Unsupported,
+)
 
 
 @dataclass
@@ -70,15 +83,26 @@ class Walk:
             self._ref(value, name, guard, loops)
         elif isinstance(value, LoopValue):
             inner = (*loops, (value.var, value.count))
-            self.visit(value.value, name, guard, inner, layer if layer is not None else E("v", value.var), owner)
+            self.visit(
+                value.value,
+                name,
+                guard,
+                inner,
+                layer if layer is not None else E("v", value.var),
+                owner,
+            )
 
-    def _param(self, value: Param, name: str, guard: Any, loops: Any, layer: Any, owner: Any) -> None:
+    def _param(
+        self, value: Param, name: str, guard: Any, loops: Any, layer: Any, owner: Any
+    ) -> None:
         earlier = self.seen.get(id(value))
         if earlier is not None:
             if earlier is True:
                 return
             guard = conj(guard, negate(earlier))
-        self.seen[id(value)] = True if guard is True else guard if earlier is None else mk("or", earlier, guard)
+        self.seen[id(value)] = (
+            True if guard is True else guard if earlier is None else mk("or", earlier, guard)
+        )
         self.keep.append(value)
         own = {v for v, _ in value.loops}
         kept = tuple(item for item in loops if item[0] in own)
@@ -103,8 +127,15 @@ class Walk:
     def _ref(self, value: AutoRef, name: str, guard: Any, loops: Any) -> None:
         config = value.config
         if isinstance(config, Choice):
-            self._ref(AutoRef(value.kind, config.yes, value.loops), name, conj(guard, config.cond), loops)
-            self._ref(AutoRef(value.kind, config.no, value.loops), name, conj(guard, negate(config.cond)), loops)
+            self._ref(
+                AutoRef(value.kind, config.yes, value.loops), name, conj(guard, config.cond), loops
+            )
+            self._ref(
+                AutoRef(value.kind, config.no, value.loops),
+                name,
+                conj(guard, negate(config.cond)),
+                loops,
+            )
             return
         if isinstance(config, Cfg):
             overlay = {k: v for k, v in config.overlay.items() if not k.startswith("_")}
@@ -126,13 +157,23 @@ class Walk:
             self._model(obj, name)
         for key, value in list(obj.attrs.items()):
             if key == "_items":
-                self._items(value.items if isinstance(value, SymList) else (), name, guard, loops, layer, obj, 0)
+                self._items(
+                    value.items if isinstance(value, SymList) else (),
+                    name,
+                    guard,
+                    loops,
+                    layer,
+                    obj,
+                    0,
+                )
                 continue
             text = key if isinstance(key, str) else template(key)
             self.visit(value, f"{name}.{text}" if name else text, guard, loops, layer, obj)
         self.stack.pop()
 
-    def _items(self, segs: Any, name: str, guard: Any, loops: Any, layer: Any, owner: Any, at: int) -> None:
+    def _items(
+        self, segs: Any, name: str, guard: Any, loops: Any, layer: Any, owner: Any, at: int
+    ) -> None:
         plain = True
         for seg in segs:
             if isinstance(seg, Elem):
@@ -151,7 +192,9 @@ class Walk:
                     self._looped(sub, f"{name}.{{}}", guard, inner_loops, index, owner)
                 plain = False
 
-    def _guarded(self, seg: Guarded, name: str, guard: Any, loops: Any, layer: Any, owner: Any, at: int) -> None:
+    def _guarded(
+        self, seg: Guarded, name: str, guard: Any, loops: Any, layer: Any, owner: Any, at: int
+    ) -> None:
         self._items(seg.segs, name, conj(guard, seg.cond), loops, layer, owner, at)
 
     def _looped(self, seg: Any, name: str, guard: Any, loops: Any, index: Any, owner: Any) -> None:
@@ -185,12 +228,15 @@ class Walk:
         except Raised:
             cond = False
         if isinstance(keys, dict) and cond is not False:
-            self.ties.append((name, conj(under, cond), keys))
+            plain = {_pattern(target): _pattern(source) for target, source in keys.items()}
+            self.ties.append((name, conj(under, cond), plain))
 
     def share(self, word: str, there: Any, cond: Any) -> None:
         """Modules that every layer repeats and that are one and the same when tied (zamba)."""
         for group in [g for g in self.groups if word in g.name]:
-            self.groups.append(Group(group.name, group.shape, conj(cond, there), (), None, group.kind, group.fp32))
+            self.groups.append(
+                Group(group.name, group.shape, conj(cond, there), (), None, group.kind, group.fp32)
+            )
             group.guard = conj(group.guard, negate(cond))
 
     def apply_ties(self) -> list[tuple[Any, str, str]]:
@@ -200,9 +246,21 @@ class Walk:
             dot = f"{prefix}." if prefix else ""
             for target, source in keys.items():
                 rule_t, rule_s = (re.compile("^" + k.removeprefix("^")) for k in (target, source))
-                sources = [g for g in self.groups if g.name.startswith(dot) and _match(rule_s, g.name[len(dot) :], "0")]
-                targets = [g for g in self.groups if g.name.startswith(dot) and _match(rule_t, g.name[len(dot) :])]
-                targets = [g for g in targets if not any(g is s for s in sources) or len(sources) > 1 and False]
+                sources = [
+                    g
+                    for g in self.groups
+                    if g.name.startswith(dot) and _match(rule_s, g.name[len(dot) :], "0")
+                ]
+                targets = [
+                    g
+                    for g in self.groups
+                    if g.name.startswith(dot) and _match(rule_t, g.name[len(dot) :])
+                ]
+                targets = [
+                    g
+                    for g in targets
+                    if not any(g is s for s in sources) or len(sources) > 1 and False
+                ]
                 for group in targets:
                     group.guard = conj(group.guard, negate(cond))
                 for group in sources:
@@ -210,6 +268,12 @@ class Walk:
                 if not targets or not sources:
                     late.append((cond, prefix, target, source))
         return late
+
+
+def _pattern(key: Any) -> str:
+    if isinstance(key, E) and key.op == "fstr":
+        return "".join(part if isinstance(part, str) else r"\d+" for part in key.args)
+    return str(key)
 
 
 def _match(rule: re.Pattern[str], name: str, digit: str = "7") -> bool:

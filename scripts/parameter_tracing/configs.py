@@ -11,11 +11,29 @@ from transformers import AutoConfig, PreTrainedConfig
 from .expressions import E, mk
 from .values import Bound, Choice, Opaque, Raised, Store, SymRange, Unsupported
 
-CONSTANT = {"model_type", "attribute_map", "sub_configs", "base_config_key", "base_model_tp_plan", "base_model_pp_plan"}
-NATIVE_ANSWER = {"use_return_dict": True, "return_dict": True, "output_attentions": False, "chunk_size_feed_forward": 0,
-                 "output_hidden_states": False, "torchscript": False, "pruned_heads": (), "name_or_path": "",
-                 "gradient_checkpointing": False, "quantization_config": None, "is_heterogeneous": False,
-                 "transformers_version": None, "architectures": None}
+CONSTANT = {
+    "model_type",
+    "attribute_map",
+    "sub_configs",
+    "base_config_key",
+    "base_model_tp_plan",
+    "base_model_pp_plan",
+}
+NATIVE_ANSWER = {
+    "use_return_dict": True,
+    "return_dict": True,
+    "output_attentions": False,
+    "chunk_size_feed_forward": 0,
+    "output_hidden_states": False,
+    "torchscript": False,
+    "pruned_heads": (),
+    "name_or_path": "",
+    "gradient_checkpointing": False,
+    "quantization_config": None,
+    "is_heterogeneous": False,
+    "transformers_version": None,
+    "architectures": None,
+}
 
 
 class Cfg:
@@ -100,7 +118,9 @@ def sharing_modes(cfg: Cfg) -> SymRange:
     layers = key((*cfg.path, "num_hidden_layers"))
     if hasattr(cfg.inst, "kv_source_layers"):
         sources = key((*cfg.path, "kv_source_layers"))
-        return SymRange(layers, lambda i: mk("if", mk("==", mk("idx", sources, i), i), None, "reuse"))
+        return SymRange(
+            layers, lambda i: mk("if", mk("==", mk("idx", sources, i), i), None, "reuse")
+        )
     first = mk("-", layers, key((*cfg.path, "num_kv_shared_layers")))
     return SymRange(layers, lambda i: mk("if", mk("<", i, first), None, "reuse"))
 

@@ -11,25 +11,26 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
-from kvproof.model.recipe_math import OPERATIONS  # noqa: E402
+from kvproof.model.recipe_operations import OPERATIONS  # noqa: E402
 
 from .expressions import NATIVE, E
 
 EXTRA: dict[str, dict[str, Any]] = {
-    "gemma4_assistant": {"text_config": {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "num_kv_shared_layers": 30}},
+    "gemma4_assistant": {
+        "text_config": {
+            "model_type": "gemma4_text",
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
+            "num_kv_shared_layers": 30,
+        }
+    },
 }
-RULES: dict[str, str] = {}
 
 
 @functools.cache
 def default_config(model_type: str) -> Any:
     """A config of the class's defaults, completed where they do not run alone."""
     return CONFIG_MAPPING[model_type](**EXTRA.get(model_type, {}))
-
-
-def rule_for(class_name: str) -> str:
-    """The hand-written rule of a class, if any."""
-    return RULES.get(class_name, "")
 
 
 def evaluator(inst: Any) -> Callable[[Any], Any]:
@@ -57,7 +58,9 @@ def evaluator(inst: Any) -> Callable[[Any], Any]:
             return value(expr.args[1], turn, done) if bool(left) == (expr.op == "and") else left
         if expr.op == "tuple":
             return [value(a, turn, done) for a in expr.args]
-        return (NATIVE.get(expr.op) or OPERATIONS[expr.op])(*[value(a, turn, done) for a in expr.args])
+        return (NATIVE.get(expr.op) or OPERATIONS[expr.op])(
+            *[value(a, turn, done) for a in expr.args]
+        )
 
     def largest(expr: Any) -> Any:
         best = None

@@ -57,7 +57,9 @@ class E:
                 self._free = frozenset((self.args[0],))
             else:
                 inner = frozenset().union(*(a.free for a in self.args if isinstance(a, E)))
-                self._free = inner - {self.args[0]} if self.op in ("sum", "any", "all", "list") else inner
+                self._free = (
+                    inner - {self.args[0]} if self.op in ("sum", "any", "all", "list") else inner
+                )
         return self._free
 
 
@@ -66,15 +68,48 @@ def _iter_op(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 NATIVE: dict[str, Callable[..., Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "/": operator.truediv,
-    "%": operator.mod, "**": operator.pow, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
-    "<=": operator.le, ">": operator.gt, ">=": operator.ge, "in": lambda a, b: a in b,
-    "not in": lambda a, b: a not in b, "is": lambda a, b: a is b or (a == b and type(a) is type(b)),
-    "not": operator.not_, "neg": operator.neg, "int": int, "float": float, "round": round, "ceil": math.ceil,
-    "floor": math.floor, "sqrt": math.sqrt, "log": math.log, "log2": math.log2, "abs": abs, "max": max, "min": min,
-    "len": len, "str": str, "idx": operator.getitem, "bool": bool, "&": operator.and_, "|": operator.or_,
-    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift, "prod": lambda a: math.prod(a),
-    "total": lambda a: sum(a), "sorted": lambda a: tuple(sorted(a)), "set": lambda a: tuple(dict.fromkeys(a)),
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "/": operator.truediv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda a, b: a in b,
+    "not in": lambda a, b: a not in b,
+    "is": lambda a, b: a is b or (a == b and type(a) is type(b)),
+    "not": operator.not_,
+    "neg": operator.neg,
+    "int": int,
+    "float": float,
+    "round": round,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "sqrt": math.sqrt,
+    "log": math.log,
+    "log2": math.log2,
+    "abs": abs,
+    "max": max,
+    "min": min,
+    "len": len,
+    "str": str,
+    "idx": operator.getitem,
+    "bool": bool,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "prod": lambda a: math.prod(a),
+    "total": lambda a: sum(a),
+    "sorted": lambda a: tuple(sorted(a)),
+    "set": lambda a: tuple(dict.fromkeys(a)),
     "concat": lambda *a: tuple(x for part in a for x in part),
 }
 
@@ -113,7 +148,9 @@ def _simplify(op: str, args: tuple[Any, ...]) -> Any:
         return mk("bool", args[0].args[0])
     if op == "is" and args[1] is None and isinstance(args[0], E):
         if args[0].op == "if":
-            return choose(args[0].args[0], mk("is", args[0].args[1], None), mk("is", args[0].args[2], None))
+            return choose(
+                args[0].args[0], mk("is", args[0].args[1], None), mk("is", args[0].args[2], None)
+            )
         if args[0].op in ("call", "+", "-", "*", "//", "len", "int"):
             return False
     if op == "if":
@@ -128,11 +165,20 @@ def _simplify(op: str, args: tuple[Any, ...]) -> Any:
         return args[1]
     if op == "int" and isinstance(args[0], E) and args[0].op in ("int", "//", "len"):
         return args[0]
-    if op == "bool" and isinstance(args[0], E) and args[0].op in ("not", "==", "!=", "<", ">", "in", "is", "bool"):
+    if (
+        op == "bool"
+        and isinstance(args[0], E)
+        and args[0].op in ("not", "==", "!=", "<", ">", "in", "is", "bool")
+    ):
         return args[0]
     if op == "len" and isinstance(args[0], E) and args[0].op == "tuple":
         return len(args[0].args)
-    if op == "idx" and isinstance(args[0], E) and args[0].op == "tuple" and isinstance(args[1], int):
+    if (
+        op == "idx"
+        and isinstance(args[0], E)
+        and args[0].op == "tuple"
+        and isinstance(args[1], int)
+    ):
         return args[0].args[args[1]]
     return E(op, *args)
 

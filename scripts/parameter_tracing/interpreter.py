@@ -13,16 +13,48 @@ from typing import Any
 from . import substitutes
 from . import values as V
 from .expressions import E, concrete, conj, freeze, mk, negate, substitute
-from .values import MISSING, Bound, Carried, Choice, Done, Elem, Guarded, InterpFn, Loop, LoopCarried, LoopValue, Obj, Opaque
+from .values import (
+    MISSING,
+    Bound,
+    Carried,
+    Choice,
+    Done,
+    Elem,
+    Guarded,
+    InterpFn,
+    Loop,
+    LoopCarried,
+    LoopValue,
+    Obj,
+    Opaque,
+)
 from .values import Raised, Super, SymList, SymRange, Unsupported, merge, merge_items
 
 BINOPS = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "/", ast.Mod: "%", ast.Pow: "**",
-    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Div: "/",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
 }
 COMPARES = {
-    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "in",
-    ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.Is: "is",
+    ast.IsNot: "is not",
 }
 JUMPS = (ast.Return, ast.Continue, ast.Break)
 
@@ -81,7 +113,9 @@ def has_jump(stmts: list[ast.stmt]) -> bool:
 
 def assigned_names(node: ast.AST) -> set[str]:
     """Local names a loop body assigns."""
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
 
 
 def assigned_attrs(body: list[ast.stmt]) -> set[str]:
@@ -101,7 +135,9 @@ class Interpreter:
     def __init__(self, evaluate: Callable[[Any], Any]) -> None:
         from . import builtins_table
 
-        self.evaluate = evaluate  # value of an expression at the default config, to bound unrolled loops
+        self.evaluate = (
+            evaluate  # value of an expression at the default config, to bound unrolled loops
+        )
         self.log: list[dict[Any, Any]] = []
         self.facts: list[tuple[E, bool]] = []
         self.loops: tuple[tuple[int, Any], ...] = ()
@@ -115,7 +151,9 @@ class Interpreter:
     def write(self, container: dict[Any, Any], key: Any, value: Any) -> None:
         """Set, remembering the old value for the branch in progress."""
         if self.log and self.log[-1].born > getattr(container, "born", 0):
-            self.log[-1].setdefault((id(container), key), (container, key, container.get(key, MISSING)))
+            self.log[-1].setdefault(
+                (id(container), key), (container, key, container.get(key, MISSING))
+            )
         container[key] = value
 
     def _undo(self, log: dict[Any, Any]) -> dict[Any, Any]:
@@ -141,9 +179,18 @@ class Interpreter:
             if fact is cond:
                 return truth == flip
             if truth and fact.op == "==" and cond.op == "==" and fact.args[0] is cond.args[0]:
-                if concrete(fact.args[1]) and concrete(cond.args[1]) and fact.args[1] != cond.args[1]:
+                if (
+                    concrete(fact.args[1])
+                    and concrete(cond.args[1])
+                    and fact.args[1] != cond.args[1]
+                ):
                     return not flip
-            if fact.op == "is" and fact.args[1] is None and not truth is False and cond is fact.args[0]:
+            if (
+                fact.op == "is"
+                and fact.args[1] is None
+                and not truth is False
+                and cond is fact.args[0]
+            ):
                 return not flip
         return None
 
@@ -235,7 +282,11 @@ class Interpreter:
         for index, stmt in enumerate(stmts):
             if isinstance(stmt, ast.If):
                 cond = self.truth(self.expr(stmt.test, env))
-                if isinstance(cond, E) and self.known(cond) is None and (has_jump(stmt.body) or has_jump(stmt.orelse)):
+                if (
+                    isinstance(cond, E)
+                    and self.known(cond) is None
+                    and (has_jump(stmt.body) or has_jump(stmt.orelse))
+                ):
                     rest = stmts[index + 1 :]
                     done = self.fork(
                         cond,
@@ -244,7 +295,9 @@ class Interpreter:
                     )
                     return self._completion(done)
                 done = self.fork(
-                    cond, lambda s=stmt: self.block(s.body, env), lambda s=stmt: self.block(s.orelse, env)
+                    cond,
+                    lambda s=stmt: self.block(s.body, env),
+                    lambda s=stmt: self.block(s.orelse, env),
                 )
             else:
                 done = self.statement(stmt, env)
@@ -281,7 +334,9 @@ class Interpreter:
         import importlib
 
         package = env_globals(env).get("__package__")
-        module = importlib.import_module("." * stmt.level + (stmt.module or ""), package if stmt.level else None)
+        module = importlib.import_module(
+            "." * stmt.level + (stmt.module or ""), package if stmt.level else None
+        )
         for alias in stmt.names:
             self.write(env.names, alias.asname or alias.name, getattr(module, alias.name))
 
@@ -377,7 +432,9 @@ class Interpreter:
     # ---- loops -------------------------------------------------------------------------------------------------
     def do_For(self, stmt: ast.For, env: Env) -> Any:
         """for target in iterable."""
-        carried = (assigned_names(ast.Module(stmt.body, [])) - assigned_names(stmt.target)) & set(env.names)
+        carried = (assigned_names(ast.Module(stmt.body, [])) - assigned_names(stmt.target)) & set(
+            env.names
+        )
         attrs = assigned_attrs(stmt.body)
 
         def body(value: Any) -> Any:
@@ -387,10 +444,16 @@ class Interpreter:
         receiver = env.names.get("self")
         poison = [(env.names, n) for n in carried]
         if isinstance(receiver, Obj):
-            poison += [(receiver.attrs, a) for a in attrs if a in receiver.attrs and a != "_tied_weights_keys"]
+            poison += [
+                (receiver.attrs, a)
+                for a in attrs
+                if a in receiver.attrs and a != "_tied_weights_keys"
+            ]
         return self.iterate(self.expr(stmt.iter, env), body, poison)
 
-    def iterate(self, iterable: Any, body: Callable[[Any], Any], poison: list[Any] | None = None) -> Any:
+    def iterate(
+        self, iterable: Any, body: Callable[[Any], Any], poison: list[Any] | None = None
+    ) -> Any:
         """Run body for each element; symbolic stretches once."""
         for piece in self.pieces(iterable):
             if isinstance(piece, Elem):
@@ -402,7 +465,9 @@ class Interpreter:
             elif isinstance(piece, Guarded):
                 segs = SymList()
                 segs.box["items"] = piece.segs
-                done = self.fork(piece.cond, lambda s=segs: self.iterate(s, body, poison), lambda: None)
+                done = self.fork(
+                    piece.cond, lambda s=segs: self.iterate(s, body, poison), lambda: None
+                )
                 if done is not None:
                     raise Unsupported("jump out of a guarded stretch")
             else:
@@ -459,7 +524,9 @@ class Interpreter:
         for ident, (container, key, old) in log.items():
             self._loop_write(container, key, old, new[ident], (var, piece.count))
 
-    def _loop_write(self, container: Any, key: Any, old: Any, new: Any, loop: tuple[int, Any]) -> None:
+    def _loop_write(
+        self, container: Any, key: Any, old: Any, new: Any, loop: tuple[int, Any]
+    ) -> None:
         if new is MISSING:
             return
         var, count = loop
@@ -522,8 +589,10 @@ class Interpreter:
                 return [Elem(a) for a in iterable.args]
             return [SymRange(mk("len", iterable), lambda i: mk("idx", iterable, i))]
         if isinstance(iterable, Choice):
-            return [Guarded(iterable.cond, self.segments(iterable.yes)),
-                    Guarded(negate(iterable.cond), self.segments(iterable.no))]
+            return [
+                Guarded(iterable.cond, self.segments(iterable.yes)),
+                Guarded(negate(iterable.cond), self.segments(iterable.no)),
+            ]
         if isinstance(iterable, V.Tensor):
             return self.pieces(SymRange(iterable.shape[0], lambda i: Opaque("element")))
         if isinstance(iterable, Opaque):
@@ -690,7 +759,9 @@ class Interpreter:
 
     def ex_BinOp(self, node: ast.BinOp, env: Env) -> Any:
         """left op right."""
-        return self.binop(BINOPS.get(type(node.op), "@"), self.expr(node.left, env), self.expr(node.right, env))
+        return self.binop(
+            BINOPS.get(type(node.op), "@"), self.expr(node.left, env), self.expr(node.right, env)
+        )
 
     def binop(self, op: str, a: Any, b: Any) -> Any:
         """Arithmetic on anything."""
@@ -831,7 +902,9 @@ class Interpreter:
     def ex_IfExp(self, node: ast.IfExp, env: Env) -> Any:
         """a if cond else b."""
         cond = self.truth(self.expr(node.test, env))
-        return self.fork(cond, lambda: self.expr(node.body, env), lambda: self.expr(node.orelse, env))
+        return self.fork(
+            cond, lambda: self.expr(node.body, env), lambda: self.expr(node.orelse, env)
+        )
 
     def ex_NamedExpr(self, node: ast.NamedExpr, env: Env) -> Any:
         """(name := value)."""
@@ -991,7 +1064,11 @@ class Interpreter:
         """Interpret a Python function."""
         other = substitutes.SUBSTITUTES.get(function.__qualname__)
         if other is not None:
-            space = {**function.__globals__, "nn": other.__globals__["nn"], "torch": other.__globals__["torch"]}
+            space = {
+                **function.__globals__,
+                "nn": other.__globals__["nn"],
+                "torch": other.__globals__["torch"],
+            }
             function = types.FunctionType(other.__code__, space, other.__name__)
         node = function_node(function)
         try:

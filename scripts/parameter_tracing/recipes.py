@@ -48,7 +48,9 @@ class Nodes:
         return self.index[key]
 
 
-def write_class(nodes: Nodes, walk: Any, late: list[Any], bounds: list[Any], model_type: str) -> dict[str, Any]:
+def write_class(
+    nodes: Nodes, walk: Any, late: list[Any], bounds: list[Any], model_type: str
+) -> dict[str, Any]:
     """One model class."""
 
     def opt(value: Any) -> int:
@@ -59,13 +61,25 @@ def write_class(nodes: Nodes, walk: Any, late: list[Any], bounds: list[Any], mod
         if g.guard is False:
             continue
         role = roles.role(g.name, g.kind, len(g.shape))
-        flags = (1 if roles.linear(g) else 0) | (2 if g.fp32 or roles.strict(g.name, walk.strict) else 0)
+        flags = (1 if roles.linear(g) else 0) | (
+            2 if g.fp32 or roles.strict(g.name, walk.strict) else 0
+        )
         loops = [[v, nodes.add(n)] for v, n in g.loops]
         layer = -1 if g.layer is None else nodes.add(g.layer)
         tied = -1 if g.tied is False else nodes.add(g.tied)
-        groups.append([g.name, [nodes.add(s) for s in g.shape], opt(g.guard), loops, layer, role, flags, tied])
+        groups.append(
+            [g.name, [nodes.add(s) for s in g.shape], opt(g.guard), loops, layer, role, flags, tied]
+        )
     refs = [
-        [r.name, r.kind, nodes.add(r.path), r.model_type, opt(r.guard), [[v, nodes.add(n)] for v, n in r.loops], roles.part(r.name) or ""]
+        [
+            r.name,
+            r.kind,
+            nodes.add(r.path),
+            r.model_type,
+            opt(r.guard),
+            [[v, nodes.add(n)] for v, n in r.loops],
+            roles.part(r.name) or "",
+        ]
         for r in walk.refs
         if r.guard is not False
     ]

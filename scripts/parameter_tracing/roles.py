@@ -6,21 +6,51 @@ import re
 from typing import Any
 
 PARTS = (
-    ("projector", r"multi_modal_projector|mm_projector|projector|connector|modality_projection|aligner|multimodal_embedder|embed_vision|embed_audio|vision_proj|visual_proj|audio_projection|merger(?!_)|adapter\.|resampler|qformer|language_projection|vit_merger|mm_proj|image_to_text_projection|visual_projection"),
-    ("audio", r"audio_tower|audio_encoder|audio_model|speech_encoder|speech_tower|audio_tokenizer|codec_model|vocoder|acoustic_tokenizer|semantic_tokenizer|\baudio\.|sound_tower|acoustic|semantic_encoder|audio_tok"),
-    ("vision", r"vision_tower|vision_model|visual\.|vision_encoder|image_encoder|vision_embed_tokens|vqmodel|vqgan|image_tower|video_tower|vit\.|sam_model|vision_backbone|vision_transformer|image_newline|\bvpm\b|image_model|high_res_vision|vision_module|view_sep"),
+    (
+        "projector",
+        r"multi_modal_projector|mm_projector|projector|connector|modality_projection|aligner|multimodal_embedder|embed_vision|embed_audio|vision_proj|visual_proj|audio_projection|merger(?!_)|adapter\.|resampler|qformer|language_projection|vit_merger|mm_proj|image_to_text_projection|visual_projection",
+    ),
+    (
+        "audio",
+        r"audio_tower|audio_encoder|audio_model|speech_encoder|speech_tower|audio_tokenizer|codec_model|vocoder|acoustic_tokenizer|semantic_tokenizer|\baudio\.|sound_tower|acoustic|semantic_encoder|audio_tok",
+    ),
+    (
+        "vision",
+        r"vision_tower|vision_model|visual\.|vision_encoder|image_encoder|vision_embed_tokens|vqmodel|vqgan|image_tower|video_tower|vit\.|sam_model|vision_backbone|vision_transformer|image_newline|\bvpm\b|image_model|high_res_vision|vision_module|view_sep",
+    ),
 )
 RULES = (
     ("shared_expert", r"shared_expert|shared_mlp|shared_experts"),
-    ("router", r"router|gate\.weight$|gate\.e_score|e_score_correction_bias|gate\.bias$|\.gate\.wg|expert_bias|mlp\.gate\.|moe\.gate\."),
+    (
+        "router",
+        r"router|gate\.weight$|gate\.e_score|e_score_correction_bias|gate\.bias$|\.gate\.wg|expert_bias|mlp\.gate\.|moe\.gate\.",
+    ),
     ("expert", r"experts"),
-    ("head", r"(^|\.)(lm_head|embed_out|output_projection|proj_out|generator|output_layer|lm_heads|final_logits|cls\.predictions\.decoder|proj|pred_layer|score)\.[^.]*$|^cls\.|lm_head\.|^heads\."),
-    ("position", r"embed_positions|position_embedding|wpe\.|pos_emb|relative_attention_bias|relative_position|rel_pos|position_embeddings|positional|token_type_embeddings|pos_bias"),
-    ("embedding", r"embed_tokens|word_embeddings|\bwte\b|embed_in|(^|\.)shared\.weight|tok_embeddings|embedding|embeddings\.weight|\bemb\b"),
+    (
+        "head",
+        r"(^|\.)(lm_head|embed_out|output_projection|proj_out|generator|output_layer|lm_heads|final_logits|cls\.predictions\.decoder|proj|pred_layer|score)\.[^.]*$|^cls\.|lm_head\.|^heads\.",
+    ),
+    (
+        "position",
+        r"embed_positions|position_embedding|wpe\.|pos_emb|relative_attention_bias|relative_position|rel_pos|position_embeddings|positional|token_type_embeddings|pos_bias",
+    ),
+    (
+        "embedding",
+        r"embed_tokens|word_embeddings|\bwte\b|embed_in|(^|\.)shared\.weight|tok_embeddings|embedding|embeddings\.weight|\bemb\b",
+    ),
     ("norm", r"norm|\bln_|layernorm|layer_norm|_ln\b|\bln\d|(^|\.)ln\b"),
-    ("mixer", r"mamba|mixer|linear_attn|ssm|A_log|conv1d|temporal_block|rec_block|\brg_lru|recurrent|short_conv|\.conv\.|time_mix|delta|kda|lightning|mlstm|slstm"),
-    ("attention", r"attn|attention|q_proj|k_proj|v_proj|o_proj|qkv|query|key_value|\.key\.|\.value\.|sinks|indexer"),
-    ("mlp", r"mlp|feed_forward|ffn|fc1|fc2|gate_proj|up_proj|down_proj|dense|intermediate|output\.|c_fc|DenseReluDense|channel_mix|\bwi|\bwo\b|ffw"),
+    (
+        "mixer",
+        r"mamba|mixer|linear_attn|ssm|A_log|conv1d|temporal_block|rec_block|\brg_lru|recurrent|short_conv|\.conv\.|time_mix|delta|kda|lightning|mlstm|slstm",
+    ),
+    (
+        "attention",
+        r"attn|attention|q_proj|k_proj|v_proj|o_proj|qkv|query|key_value|\.key\.|\.value\.|sinks|indexer",
+    ),
+    (
+        "mlp",
+        r"mlp|feed_forward|ffn|fc1|fc2|gate_proj|up_proj|down_proj|dense|intermediate|output\.|c_fc|DenseReluDense|channel_mix|\bwi|\bwo\b|ffw",
+    ),
 )
 _PARTS = [(role, re.compile(rule)) for role, rule in PARTS]
 _RULES = [(role, re.compile(rule)) for role, rule in RULES]
@@ -54,7 +84,12 @@ def linear(group: Any) -> bool:
     """The weight of a matrix product: a linear layer, or stacked expert matrices."""
     if group.kind == "linear":
         return True
-    stacked = group.kind == "raw" and len(group.shape) == 3 and "expert" in group.name and "bias" not in group.name
+    stacked = (
+        group.kind == "raw"
+        and len(group.shape) == 3
+        and "expert" in group.name
+        and "bias" not in group.name
+    )
     return bool(stacked)
 
 

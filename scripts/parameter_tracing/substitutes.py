@@ -15,7 +15,9 @@ ZambaAttentionDecoderLayer = ZambaMambaDecoderLayer = ZambaHybridLayer = Any
 def create_relative_bias(config: Any) -> Any:
     """udop: the first bias apart, because it alone is tied."""
     first = [BIAS_CLASSES[config.relative_bias_args[0]["type"]](num_heads=config.num_heads)]
-    rest = [BIAS_CLASSES[a["type"]](num_heads=config.num_heads) for a in config.relative_bias_args[1:]]
+    rest = [
+        BIAS_CLASSES[a["type"]](num_heads=config.num_heads) for a in config.relative_bias_args[1:]
+    ]
     return first + rest
 
 
@@ -32,7 +34,10 @@ def axial(self: Any, config: Any) -> None:
 def zamba2_layers(self: Any) -> Any:
     """zamba2: hybrid layers repeat `num_mem_blocks` shared blocks, so the blocks stand beside the layers."""
     self.shared_transformer = nn.ModuleList(
-        [Zamba2AttentionDecoderLayer(self.config, block_id=b) for b in range(self.config.num_mem_blocks)]
+        [
+            Zamba2AttentionDecoderLayer(self.config, block_id=b)
+            for b in range(self.config.num_mem_blocks)
+        ]
     )
     layers = []
     for layer_id, layer_type in enumerate(self.layers_block_type):

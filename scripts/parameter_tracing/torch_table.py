@@ -8,13 +8,65 @@ import torch
 from torch import nn
 
 from .expressions import E, conj, freeze, mk
-from .values import Bound, Choice, Opaque, Param, Raised, SymList, Tensor, Unsupported, merge, unwrap
+from .values import (
+    Bound,
+    Choice,
+    Opaque,
+    Param,
+    Raised,
+    SymList,
+    Tensor,
+    Unsupported,
+    merge,
+    unwrap,
+)
 
-NO_PARAMETERS = {"Dropout", "Dropout1d", "Dropout2d", "Identity", "GELU", "ReLU", "SiLU", "Tanh", "Sigmoid", "Softmax", "ELU", "LeakyReLU",
-                 "GLU", "MaxPool1d", "MaxPool2d", "AvgPool1d", "AvgPool2d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "PixelShuffle",
-                 "Flatten", "Unflatten", "Upsample", "ZeroPad2d", "CrossEntropyLoss", "Softplus", "ReLU6", "Mish", "Hardswish", "Unfold", "Fold",
-                 "ConstantPad1d", "ReflectionPad1d", "ReflectionPad2d", "PixelUnshuffle", "LogSoftmax", "MSELoss", "BCEWithLogitsLoss",
-                 "AdaptiveMaxPool2d", "AdaptiveAvgPool3d", "Hardsigmoid", "SELU", "CELU", "Threshold"}
+NO_PARAMETERS = {
+    "Dropout",
+    "Dropout1d",
+    "Dropout2d",
+    "Identity",
+    "GELU",
+    "ReLU",
+    "SiLU",
+    "Tanh",
+    "Sigmoid",
+    "Softmax",
+    "ELU",
+    "LeakyReLU",
+    "GLU",
+    "MaxPool1d",
+    "MaxPool2d",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "PixelShuffle",
+    "Flatten",
+    "Unflatten",
+    "Upsample",
+    "ZeroPad2d",
+    "CrossEntropyLoss",
+    "Softplus",
+    "ReLU6",
+    "Mish",
+    "Hardswish",
+    "Unfold",
+    "Fold",
+    "ConstantPad1d",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "PixelUnshuffle",
+    "LogSoftmax",
+    "MSELoss",
+    "BCEWithLogitsLoss",
+    "AdaptiveMaxPool2d",
+    "AdaptiveAvgPool3d",
+    "Hardsigmoid",
+    "SELU",
+    "CELU",
+    "Threshold",
+}
 
 
 def parameter(interp: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -53,7 +105,15 @@ def guarded(interp: Any, cond: Any, param: Any) -> Any:
     return merge(interp.truth(cond), param, None)
 
 
-def linear(interp: Any, obj: Any, in_features: Any, out_features: Any, bias: Any = True, *rest: Any, **kwargs: Any) -> None:
+def linear(
+    interp: Any,
+    obj: Any,
+    in_features: Any,
+    out_features: Any,
+    bias: Any = True,
+    *rest: Any,
+    **kwargs: Any,
+) -> None:
     """nn.Linear."""
     obj.attrs.update(in_features=in_features, out_features=out_features)
     obj.attrs["weight"] = new(interp, out_features, in_features)
@@ -65,13 +125,31 @@ def conv1d_module(interp: Any, obj: Any, nf: Any, nx: Any) -> None:
     obj.attrs.update(nf=nf, nx=nx, weight=new(interp, nx, nf), bias=new(interp, nf))
 
 
-def embedding(interp: Any, obj: Any, num_embeddings: Any, embedding_dim: Any, padding_idx: Any = None, **kwargs: Any) -> None:
+def embedding(
+    interp: Any,
+    obj: Any,
+    num_embeddings: Any,
+    embedding_dim: Any,
+    padding_idx: Any = None,
+    **kwargs: Any,
+) -> None:
     """nn.Embedding."""
-    obj.attrs.update(num_embeddings=num_embeddings, embedding_dim=embedding_dim, padding_idx=padding_idx)
+    obj.attrs.update(
+        num_embeddings=num_embeddings, embedding_dim=embedding_dim, padding_idx=padding_idx
+    )
     obj.attrs["weight"] = new(interp, num_embeddings, embedding_dim)
 
 
-def layer_norm(interp: Any, obj: Any, normalized_shape: Any, eps: Any = 0, elementwise_affine: Any = True, bias: Any = True, *rest: Any, **kwargs: Any) -> None:
+def layer_norm(
+    interp: Any,
+    obj: Any,
+    normalized_shape: Any,
+    eps: Any = 0,
+    elementwise_affine: Any = True,
+    bias: Any = True,
+    *rest: Any,
+    **kwargs: Any,
+) -> None:
     """nn.LayerNorm."""
     shape = unwrap(normalized_shape)
     shape = list(shape) if isinstance(shape, (tuple, list)) else [shape]
@@ -81,7 +159,14 @@ def layer_norm(interp: Any, obj: Any, normalized_shape: Any, eps: Any = 0, eleme
     obj.attrs["bias"] = merge(affine, inner, None)
 
 
-def rms_norm(interp: Any, obj: Any, normalized_shape: Any, eps: Any = None, elementwise_affine: Any = True, **kwargs: Any) -> None:
+def rms_norm(
+    interp: Any,
+    obj: Any,
+    normalized_shape: Any,
+    eps: Any = None,
+    elementwise_affine: Any = True,
+    **kwargs: Any,
+) -> None:
     """nn.RMSNorm."""
     shape = unwrap(normalized_shape)
     shape = list(shape) if isinstance(shape, (tuple, list)) else [shape]
@@ -91,38 +176,92 @@ def rms_norm(interp: Any, obj: Any, normalized_shape: Any, eps: Any = None, elem
 def conv(rank: int, transposed: bool) -> Any:
     """nn.ConvNd and nn.ConvTransposeNd."""
 
-    def init(interp: Any, obj: Any, in_channels: Any, out_channels: Any, kernel_size: Any, stride: Any = 1, padding: Any = 0, *rest: Any, **kw: Any) -> None:
-        names = ("output_padding", "groups", "bias") if transposed else ("dilation", "groups", "bias")
+    def init(
+        interp: Any,
+        obj: Any,
+        in_channels: Any,
+        out_channels: Any,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        *rest: Any,
+        **kw: Any,
+    ) -> None:
+        names = (
+            ("output_padding", "groups", "bias") if transposed else ("dilation", "groups", "bias")
+        )
         kw = {**dict(zip(names, rest, strict=False)), **kw}
         groups, bias = kw.get("groups", 1), kw.get("bias", True)
         first, second = (in_channels, out_channels) if transposed else (out_channels, in_channels)
         kernel = pair(kernel_size, rank)
-        obj.attrs.update(in_channels=in_channels, out_channels=out_channels, kernel_size=tuple(kernel), groups=groups, stride=tuple(pair(stride, rank)),
-                         padding=Opaque("padding"), dilation=Opaque("dilation"))
+        obj.attrs.update(
+            in_channels=in_channels,
+            out_channels=out_channels,
+            kernel_size=tuple(kernel),
+            groups=groups,
+            stride=tuple(pair(stride, rank)),
+            padding=Opaque("padding"),
+            dilation=Opaque("dilation"),
+        )
         obj.attrs["weight"] = new(interp, first, mk("//", second, groups), *kernel)
         obj.attrs["bias"] = guarded(interp, bias, new(interp, out_channels))
 
     return init
 
 
-def group_norm(interp: Any, obj: Any, num_groups: Any, num_channels: Any, eps: Any = 0, affine: Any = True, **kwargs: Any) -> None:
+def group_norm(
+    interp: Any,
+    obj: Any,
+    num_groups: Any,
+    num_channels: Any,
+    eps: Any = 0,
+    affine: Any = True,
+    **kwargs: Any,
+) -> None:
     """nn.GroupNorm."""
     for name in ("weight", "bias"):
         obj.attrs[name] = guarded(interp, affine, new(interp, num_channels))
 
 
-def batch_norm(interp: Any, obj: Any, num_features: Any, eps: Any = 0, momentum: Any = 0, affine: Any = True, *rest: Any, **kwargs: Any) -> None:
+def batch_norm(
+    interp: Any,
+    obj: Any,
+    num_features: Any,
+    eps: Any = 0,
+    momentum: Any = 0,
+    affine: Any = True,
+    *rest: Any,
+    **kwargs: Any,
+) -> None:
     """nn.BatchNormNd."""
     for name in ("weight", "bias"):
         obj.attrs[name] = guarded(interp, affine, new(interp, num_features))
 
 
-def instance_norm(interp: Any, obj: Any, num_features: Any, eps: Any = 0, momentum: Any = 0, affine: Any = False, *rest: Any, **kwargs: Any) -> None:
+def instance_norm(
+    interp: Any,
+    obj: Any,
+    num_features: Any,
+    eps: Any = 0,
+    momentum: Any = 0,
+    affine: Any = False,
+    *rest: Any,
+    **kwargs: Any,
+) -> None:
     """nn.InstanceNormNd."""
     batch_norm(interp, obj, num_features, eps, momentum, affine)
 
 
-def attention(interp: Any, obj: Any, embed_dim: Any, num_heads: Any, dropout: Any = 0, bias: Any = True, *rest: Any, **kwargs: Any) -> None:
+def attention(
+    interp: Any,
+    obj: Any,
+    embed_dim: Any,
+    num_heads: Any,
+    dropout: Any = 0,
+    bias: Any = True,
+    *rest: Any,
+    **kwargs: Any,
+) -> None:
     """nn.MultiheadAttention with one width."""
     obj.attrs["in_proj_weight"] = new(interp, mk("*", 3, embed_dim), embed_dim)
     obj.attrs["in_proj_bias"] = guarded(interp, bias, new(interp, mk("*", 3, embed_dim)))
@@ -134,16 +273,33 @@ def attention(interp: Any, obj: Any, embed_dim: Any, num_heads: Any, dropout: An
 def recurrent(gates: int) -> Any:
     """nn.LSTM, nn.GRU."""
 
-    def init(interp: Any, obj: Any, input_size: Any, hidden_size: Any, num_layers: Any = 1, bias: Any = True, *rest: Any, bidirectional: Any = False, **kw: Any) -> None:
+    def init(
+        interp: Any,
+        obj: Any,
+        input_size: Any,
+        hidden_size: Any,
+        num_layers: Any = 1,
+        bias: Any = True,
+        *rest: Any,
+        bidirectional: Any = False,
+        **kw: Any,
+    ) -> None:
         limit = num_layers if isinstance(num_layers, int) else 8
         if not isinstance(num_layers, int):
             interp.bounds.append((num_layers, limit))
         for layer in range(limit):
             there = mk("<", layer, num_layers)
-            width = input_size if layer == 0 else mk("*", hidden_size, mk("if", bidirectional, 2, 1))
+            width = (
+                input_size if layer == 0 else mk("*", hidden_size, mk("if", bidirectional, 2, 1))
+            )
             for suffix in ("", "_reverse"):
                 wanted = conj(there, True if not suffix else bidirectional)
-                for name, shape in (("weight_ih", (width,)), ("weight_hh", (hidden_size,)), ("bias_ih", ()), ("bias_hh", ())):
+                for name, shape in (
+                    ("weight_ih", (width,)),
+                    ("weight_hh", (hidden_size,)),
+                    ("bias_ih", ()),
+                    ("bias_hh", ()),
+                ):
                     made = new(interp, mk("*", gates, hidden_size), *shape)
                     obj.attrs[f"{name}_l{layer}{suffix}"] = guarded(interp, wanted, made)
 
@@ -180,15 +336,33 @@ def module_dict(interp: Any, obj: Any, modules: Any = None) -> None:
 from transformers.pytorch_utils import Conv1D  # noqa: E402
 
 INIT: dict[type, Any] = {
-    nn.Linear: linear, Conv1D: conv1d_module, nn.Embedding: embedding, nn.LayerNorm: layer_norm, nn.RMSNorm: rms_norm,
-    nn.Conv1d: conv(1, False), nn.Conv2d: conv(2, False), nn.Conv3d: conv(3, False), nn.ConvTranspose1d: conv(1, True),
-    nn.ConvTranspose2d: conv(2, True), nn.ConvTranspose3d: conv(3, True), nn.GroupNorm: group_norm,
-    nn.modules.batchnorm._NormBase: batch_norm, nn.modules.batchnorm._BatchNorm: batch_norm, nn.InstanceNorm1d: instance_norm,
+    nn.Linear: linear,
+    Conv1D: conv1d_module,
+    nn.Embedding: embedding,
+    nn.LayerNorm: layer_norm,
+    nn.RMSNorm: rms_norm,
+    nn.Conv1d: conv(1, False),
+    nn.Conv2d: conv(2, False),
+    nn.Conv3d: conv(3, False),
+    nn.ConvTranspose1d: conv(1, True),
+    nn.ConvTranspose2d: conv(2, True),
+    nn.ConvTranspose3d: conv(3, True),
+    nn.GroupNorm: group_norm,
+    nn.modules.batchnorm._NormBase: batch_norm,
+    nn.modules.batchnorm._BatchNorm: batch_norm,
+    nn.InstanceNorm1d: instance_norm,
     nn.modules.instancenorm._InstanceNorm: instance_norm,
-    nn.InstanceNorm2d: instance_norm, nn.MultiheadAttention: attention, nn.LSTM: recurrent(4), nn.GRU: recurrent(3),
-    nn.ModuleList: container, nn.Sequential: container, nn.ParameterList: container, nn.ModuleDict: module_dict,
+    nn.InstanceNorm2d: instance_norm,
+    nn.MultiheadAttention: attention,
+    nn.LSTM: recurrent(4),
+    nn.GRU: recurrent(3),
+    nn.ModuleList: container,
+    nn.Sequential: container,
+    nn.ParameterList: container,
+    nn.ModuleDict: module_dict,
     nn.ParameterDict: module_dict,
 }
+
 
 def weight_norm(interp: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """torch's weight norm: direction and length instead of the weight."""
@@ -199,16 +373,64 @@ def weight_norm(interp: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return module
     shape = tuple(s if i == dim % len(weight.shape) else 1 for i, s in enumerate(weight.shape))
     interp.write(module.attrs, "weight", None)
-    interp.write(module.attrs, "parametrizations.weight.original0", Param(shape, None, weight.loops))
-    interp.write(module.attrs, "parametrizations.weight.original1", Param(weight.shape, None, weight.loops))
+    interp.write(
+        module.attrs, "parametrizations.weight.original0", Param(shape, None, weight.loops)
+    )
+    interp.write(
+        module.attrs, "parametrizations.weight.original1", Param(weight.shape, None, weight.loops)
+    )
     return module
 
 
 FACTORIES = {"empty", "zeros", "ones", "randn", "rand"}
-SAME = {"log", "exp", "sqrt", "abs", "cos", "sin", "zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "full_like", "sigmoid",
-        "expm1", "clamp", "log1p", "tanh", "neg"}
-SAME_METHODS = SAME | {"float", "to", "clone", "detach", "contiguous", "uniform_", "normal_", "fill_", "zero_", "half", "bfloat16", "long", "type",
-                       "mul_", "add_", "mul", "add", "div", "clamp_", "requires_grad_", "double", "type_as", "cpu", "pow", "log_", "data"}
+SAME = {
+    "log",
+    "exp",
+    "sqrt",
+    "abs",
+    "cos",
+    "sin",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "full_like",
+    "sigmoid",
+    "expm1",
+    "clamp",
+    "log1p",
+    "tanh",
+    "neg",
+}
+SAME_METHODS = SAME | {
+    "float",
+    "to",
+    "clone",
+    "detach",
+    "contiguous",
+    "uniform_",
+    "normal_",
+    "fill_",
+    "zero_",
+    "half",
+    "bfloat16",
+    "long",
+    "type",
+    "mul_",
+    "add_",
+    "mul",
+    "add",
+    "div",
+    "clamp_",
+    "requires_grad_",
+    "double",
+    "type_as",
+    "cpu",
+    "pow",
+    "log_",
+    "data",
+}
 
 
 def sizes(args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -243,7 +465,9 @@ def as_tensor(interp: Any, data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         inner = as_tensor(interp, data[0]) if data else Tensor(())
         return Tensor((len(data), *inner.shape)) if isinstance(inner, Tensor) else Opaque("tensor")
-    if isinstance(data, (int, float, bool)) or (isinstance(data, E) and data.op not in ("list", "concat", "tuple")):
+    if isinstance(data, (int, float, bool)) or (
+        isinstance(data, E) and data.op not in ("list", "concat", "tuple")
+    ):
         return Tensor(())
     if data is not None and not isinstance(data, (E, SymList)) and hasattr(data, "__len__"):
         return Opaque("tensor")
@@ -277,7 +501,11 @@ def call_torch(interp: Any, function: Any, args: list[Any], kwargs: dict[str, An
     if name == "eye":
         return Tensor((args[0], args[1] if len(args) > 1 else args[0]), dtype)
     if name in ("cat", "concat"):
-        parts = [p for p in unwrap(args[0]) if p is not None] if isinstance(unwrap(args[0]), (list, tuple)) else []
+        parts = (
+            [p for p in unwrap(args[0]) if p is not None]
+            if isinstance(unwrap(args[0]), (list, tuple))
+            else []
+        )
         at = kwargs.get("dim", args[1] if len(args) > 1 else 0)
         if not parts or not all(isinstance(p, (Tensor, Param)) for p in parts):
             return Opaque("cat")
@@ -312,7 +540,9 @@ def tensor_call(owner: Tensor, name: str, args: list[Any], kwargs: dict[str, Any
     if name == "expand":
         shape = list(sizes(args, {}))
         lead = len(shape) - len(owner.shape)
-        return Tensor(tuple(owner.shape[i - lead] if s == -1 else s for i, s in enumerate(shape)), owner.dtype)
+        return Tensor(
+            tuple(owner.shape[i - lead] if s == -1 else s for i, s in enumerate(shape)), owner.dtype
+        )
     if name in ("view", "reshape"):
         return Tensor(_reshape(owner, sizes(args, {})), owner.dtype)
     if name in ("new_zeros", "new_empty"):

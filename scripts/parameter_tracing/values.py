@@ -104,7 +104,9 @@ class Tensor:
 class Param:
     """An nn.Parameter: shape, declared type, and the loops it was created in."""
 
-    def __init__(self, shape: tuple[Any, ...], dtype: Any, loops: tuple[tuple[int, Any], ...]) -> None:
+    def __init__(
+        self, shape: tuple[Any, ...], dtype: Any, loops: tuple[tuple[int, Any], ...]
+    ) -> None:
         self.shape, self.dtype, self.loops = tuple(shape), dtype, loops
 
 
@@ -246,7 +248,9 @@ def merge_items(cond: E, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, .
     shared = a[len(a) - tail :]
     rest_a, rest_b = a[same : len(a) - tail], b[same : len(b) - tail]
     if len(rest_a) == len(rest_b) and all(isinstance(s, Elem) for s in rest_a + rest_b):
-        joined = tuple(Elem(merge(cond, x.value, y.value)) for x, y in zip(rest_a, rest_b, strict=True))
+        joined = tuple(
+            Elem(merge(cond, x.value, y.value)) for x, y in zip(rest_a, rest_b, strict=True)
+        )
         return a[:same] + joined + shared
     out = a[:same]
     if rest_a:

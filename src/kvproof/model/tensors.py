@@ -1,8 +1,9 @@
 """A model's parameter tensors, exactly: names, shapes and counts from its config, without torch.
 
-The recipes in `data/architectures/parameters/` were traced from the constructors of Hugging Face transformers
-(scripts/trace_parameters.py): each group of tensors has a name template, its shape as expressions of config keys, the
-condition under which it is there, and the loops that repeat it. This module evaluates them.
+The recipes in `data/architectures/parameters/` were traced from the constructors of Hugging Face
+transformers (scripts/trace_parameters.py): each group of tensors has a name template, its shape as
+expressions of config keys, the condition under which it is there, and the loops that repeat it.
+This module evaluates them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, Literal, cast
 import msgspec
 
 from kvproof.errors import ModelError
-from kvproof.model.recipe_math import Evaluator, loop_length
+from kvproof.model.recipe_math import Evaluator
+from kvproof.model.recipe_operations import MAX_LOOP, loop_length
 
 Role = Literal[
     "embedding",
@@ -97,7 +99,6 @@ class _Class(msgspec.Struct, frozen=True):
     references: tuple[_Reference, ...] = ()
     ties: tuple[_Tie, ...] = ()
     bounds: tuple[tuple[int, int], ...] = ()
-    rule: str = ""
 
 
 class _Recipe(msgspec.Struct, frozen=True):
@@ -127,7 +128,9 @@ def _read(model_type: str) -> _Recipe | None:
 def known_model_types() -> tuple[str, ...]:
     """Every model type that has a recipe."""
     folder = resources.files("kvproof.model").joinpath(_FOLDER)
-    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
+    return tuple(
+        sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
+    )
 
 
 def _aliases(model_type: str) -> Mapping[str, str]:
@@ -138,7 +141,8 @@ def _aliases(model_type: str) -> Mapping[str, str]:
 def tensor_groups(model_type: str, config: Mapping[str, Any]) -> tuple[TensorGroup, ...]:
     """The parameter tensors of a model, tied ones once, buffers left out.
 
-    `config` is resolved: class defaults applied, sub-configs as mappings, computed lists such as `layer_types` present.
+    `config` is resolved: class defaults applied, sub-configs as mappings, computed lists such as
+    `layer_types` present.
     """
     return tuple(_model_groups(model_type, "default", config, 0))
 
@@ -148,7 +152,9 @@ def parameter_count(model_type: str, config: Mapping[str, Any]) -> int:
     return sum(group.elements for group in tensor_groups(model_type, config))
 
 
-def _model_groups(model_type: str, kind: str, config: Mapping[str, Any], depth: int) -> list[TensorGroup]:
+def _model_groups(
+    model_type: str, kind: str, config: Mapping[str, Any], depth: int
+) -> list[TensorGroup]:
     recipe = _read(model_type)
     if recipe is None:
         raise ModelError(
@@ -159,17 +165,25 @@ def _model_groups(model_type: str, kind: str, config: Mapping[str, Any], depth: 
         raise ModelError(f"sub-models of {model_type!r} nest deeper than {_DEPTH}")
     config = _one_layout(model_type, config)
     chosen = _choose(recipe, kind, config)
-    if chosen.rule:
-        from kvproof.model.tensor_rules import RULES
-
-        return RULES[chosen.rule](config)
     return _Instance(recipe, chosen, config, depth).groups()
 
 
 def _one_layout(model_type: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Published layouts that say the same as the class's own in other fields."""
+    if model_type == "dory":
+        return _paired_blocks(config)
+    if model_type == "deepseek_ocr2_text" and config.get("mlp_layer_types") is None:
+        layers, dense = config.get("num_hidden_layers"), config.get("first_k_dense_replace", 0)
+        if isinstance(layers, int) and isinstance(dense, int) and layers <= MAX_LOOP:
+            kinds = ["dense" if i < dense else "sparse" for i in range(layers)]
+            return {**config, "mlp_layer_types": kinds}
+    return config
+
+
+def _paired_blocks(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """dory's published configs count attention and mlp blocks as layers of their own."""
     layer_types = config.get("layer_types")
-    if model_type != "dory" or not isinstance(layer_types, (list, tuple)) or "mlp" not in layer_types:
+    if not isinstance(layer_types, (list, tuple)) or "mlp" not in layer_types:
         return config
     halved = ("num_hidden_layers", "n_input_layers", "n_recurrent_layers", "n_output_layers")
     counts = {k: config[k] // 2 for k in halved if isinstance(config.get(k), int)}
@@ -189,7 +203,9 @@ def _choose(recipe: _Recipe, kind: str, config: Mapping[str, Any]) -> _Class:
 class _Instance:
     """One model class over one config."""
 
-    def __init__(self, recipe: _Recipe, chosen: _Class, config: Mapping[str, Any], depth: int) -> None:
+    def __init__(
+        self, recipe: _Recipe, chosen: _Class, config: Mapping[str, Any], depth: int
+    ) -> None:
         self.recipe, self.chosen, self.config, self.depth = recipe, chosen, config, depth
         self.run = Evaluator(recipe.nodes, config, _aliases)
         self._turns: dict[tuple[int, tuple[tuple[int, int], ...]], list[tuple[int, ...]]] = {}
@@ -199,7 +215,8 @@ class _Instance:
         for number, limit in self.chosen.bounds:
             if self.run(number) > limit:
                 raise ModelError(
-                    f"{self.recipe.model_type}: {self.run(number)} stages; this architecture was read up to {limit}"
+                    f"{self.recipe.model_type}: the config asks for {self.run(number)} stages; "
+                    f"kvproof reads up to {limit} of this architecture"
                 )
         found: list[TensorGroup] = []
         for group in self.chosen.groups:
@@ -209,44 +226,47 @@ class _Instance:
         return self._untie(found) if self.chosen.ties else found
 
     def _expand(self, group: _Group) -> Iterator[TensorGroup]:
-        loops = group.loops
-        if loops and not self._depends(group):
-            if group.guard < 0 or self.run(group.guard):
-                count = math.prod(self._length(n) for _, n in loops)
-                layers = tuple(range(self._length(loops[0][1]))) if group.layer >= 0 else ()
-                if self.run.nodes[group.layer][0] != "v" and group.layer >= 0:
-                    layers = tuple(self.run.each(loops[0][0], len(layers), group.layer))
-                if count:
-                    yield self._make(group, self._shape(group), count, layers)
-            return
-        if not loops:
-            if group.guard < 0 or self.run(group.guard):
-                layers = (self.run(group.layer),) if group.layer >= 0 else ()
-                yield self._make(group, self._shape(group), 1, layers)
-            return
-        yield from self._by_turn(group)
+        if group.loops and self._depends(group):
+            yield from self._by_turn(group)
+        elif group.guard < 0 or self.run(group.guard):
+            count = math.prod(self._length(n) for _, n in group.loops)
+            if count:
+                yield self._make(group, self._shape(group), count, self._all_layers(group))
+
+    def _all_layers(self, group: _Group) -> tuple[int, ...]:
+        if group.layer < 0:
+            return ()
+        if not group.loops:
+            return (self.run(group.layer),)
+        counter, number = group.loops[0]
+        length = self._length(number)
+        if list(self.run.nodes[group.layer]) == ["v", counter]:
+            return tuple(range(length))
+        return tuple(self.run.each(counter, length, group.layer))
 
     def _by_turn(self, group: _Group) -> Iterator[TensorGroup]:
-        counts: dict[tuple[int, ...], int] = {}
-        layers: dict[tuple[int, ...], list[int]] = {}
-        fixed = not any(self.run.free[n] for n in group.shape)
-        shape = self._shape(group) if fixed and self._any_turn(group) else ()
-        for turn in self._selected(group.guard, group.loops):
-            if not fixed or group.layer >= 0:
+        turns = self._selected(group.guard, group.loops)
+        by_shape: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+        if not any(self.run.free[n] for n in group.shape):
+            if turns:
+                by_shape[self._shape(group)] = turns
+        else:
+            for turn in turns:
                 self._set(group.loops, turn)
-            if not fixed:
-                shape = self._shape(group)
-            counts[shape] = counts.get(shape, 0) + 1
-            if group.layer >= 0:
-                seen = layers.setdefault(shape, [])
-                layer = self.run(group.layer)
-                if not seen or seen[-1] != layer:
-                    seen.append(layer)
-        for shape, count in counts.items():
-            yield self._make(group, shape, count, tuple(layers.get(shape, ())))
+                by_shape.setdefault(self._shape(group), []).append(turn)
+        for shape, found in by_shape.items():
+            yield self._make(group, shape, len(found), self._layers_of(group, found))
 
-    def _any_turn(self, group: _Group) -> bool:
-        return bool(self._selected(group.guard, group.loops))
+    def _layers_of(self, group: _Group, turns: list[tuple[int, ...]]) -> tuple[int, ...]:
+        if group.layer < 0:
+            return ()
+        if list(self.run.nodes[group.layer]) == ["v", group.loops[0][0]]:
+            return tuple(dict.fromkeys(turn[0] for turn in turns))
+        layers = []
+        for turn in turns:
+            self._set(group.loops, turn)
+            layers.append(self.run(group.layer))
+        return tuple(dict.fromkeys(layers))
 
     def _selected(self, guard: int, loops: tuple[tuple[int, int], ...]) -> list[tuple[int, ...]]:
         """The counter values at which a condition holds."""
@@ -276,7 +296,11 @@ class _Instance:
     def _depends(self, group: _Group) -> bool:
         free = self.run.free
         counters = {counter for counter, _ in group.loops}
-        numbers = [*group.shape, *(n for _, n in group.loops), *([group.guard] if group.guard >= 0 else ())]
+        numbers = [
+            *group.shape,
+            *(n for _, n in group.loops),
+            *([group.guard] if group.guard >= 0 else ()),
+        ]
         return any(not free[n].isdisjoint(counters) for n in numbers)
 
     def _length(self, number: int) -> int:
@@ -293,7 +317,9 @@ class _Instance:
             raise ModelError(f"the config gives {name} a size of {str(value)[:40]!r}")
         return value
 
-    def _make(self, group: _Group, shape: tuple[int, ...], count: int, layers: tuple[int, ...]) -> TensorGroup:
+    def _make(
+        self, group: _Group, shape: tuple[int, ...], count: int, layers: tuple[int, ...]
+    ) -> TensorGroup:
         return TensorGroup(
             name=group.name,
             shape=shape,
@@ -306,19 +332,21 @@ class _Instance:
         )
 
     def _refer(self, reference: _Reference) -> Iterator[TensorGroup]:
-        if reference.loops:
-            raise ModelError(f"{self.recipe.model_type}: repeated sub-models are not read")
-        if reference.guard >= 0 and not self.run(reference.guard):
-            return
-        config = self.run(reference.config)
+        repeats = len(self._selected(reference.guard, reference.loops))
+        config = self.run(reference.config) if repeats else None
         if config is None:
             return
         if not isinstance(config, Mapping):
             raise ModelError(f"the config of the sub-model {reference.name!r} is not an object")
-        model_type = config.get("model_type") or reference.model_type or ""
-        for group in _model_groups(str(model_type), reference.kind, config, self.depth + 1):
-            role = cast(Role, reference.role) if reference.role else group.role
-            yield msgspec.structs.replace(group, name=f"{reference.name}.{group.name}", role=role)
+        model_type = str(config.get("model_type") or reference.model_type or "")
+        for group in _model_groups(model_type, reference.kind, config, self.depth + 1):
+            yield msgspec.structs.replace(
+                group,
+                name=f"{reference.name}.{group.name}",
+                role=cast(Role, reference.role or group.role),
+                count=group.count * repeats,
+                layers=() if reference.loops else group.layers,
+            )
 
     def _untie(self, groups: list[TensorGroup]) -> list[TensorGroup]:
         """Ties that reach into sub-models."""
@@ -326,10 +354,15 @@ class _Instance:
             if not self.run(tie.condition):
                 continue
             dot = f"{tie.prefix}." if tie.prefix else ""
-            target, source = (re.compile(dot.replace(".", r"\.") + k.removeprefix("^")) for k in (tie.target, tie.source))
+            target, source = (
+                re.compile(dot.replace(".", r"\.") + k.removeprefix("^"))
+                for k in (tie.target, tie.source)
+            )
             sources = [g for g in groups if source.match(g.name.replace("{}", "7"))]
             if not sources:
                 continue
-            kept = [g for g in groups if g in sources or not target.match(g.name.replace("{}", "7"))]
+            kept = [
+                g for g in groups if g in sources or not target.match(g.name.replace("{}", "7"))
+            ]
             groups = [msgspec.structs.replace(g, tied=True) if g in sources else g for g in kept]
         return groups
