@@ -16,6 +16,7 @@ from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
 from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
+    ConvSlot,
     FullSlot,
     IndexerSlot,
     LatentSlot,
@@ -139,7 +140,7 @@ def widths_of(model: Model, context: Context) -> Widths:
         experts=_experts(model, hidden, wide),
         attention=_attention(model, context),
         vocabulary=model.vocab_size,
-        mixer=_mixer(model),
+        mixer=_mixer(model, context),
     )
 
 
@@ -215,11 +216,29 @@ def _indexer(model: Model, context: Context, row: int) -> int:
     return own + min(2 * max(cells - 2 * chosen, 0), cells)
 
 
-def _mixer(model: Model) -> int:
-    """Projections of a state-space layer: inputs, gates and shared parts, three at a time."""
+def _mixer(model: Model, context: Context) -> int:
+    """The widest recurrent layer: its projections, and copies of the sequences' states."""
+    inputs = {slot.layer: slot.channels for slot in model.slots if isinstance(slot, ConvSlot)}
+    widest = 0
     for slot in model.slots:
-        if isinstance(slot, RecurrentSlot) and slot.mixer == "mamba2":
-            inner = slot.shape[0] * slot.shape[1]
-            shared = fact(model, "ssm.group_count", "mamba_n_groups", "n_groups") * slot.shape[2]
-            return 3 * (2 * inner + 2 * shared + slot.heads)
-    return 0
+        if isinstance(slot, RecurrentSlot):
+            states = slot.elements * context.sequences // context.ubatch
+            shared = inputs.get(slot.layer, 0)
+            widest = max(widest, _mixer_width(slot, shared, states, model.hidden_size))
+    return widest
+
+
+def _mixer_width(slot: RecurrentSlot, inputs: int, states: int, hidden: int) -> int:
+    """Numbers of a token in one recurrent layer, by its design; `states` counted per token."""
+    if slot.mixer == "mamba1":
+        return 5 * slot.shape[0] + states * 6 // 5
+    if slot.mixer == "mamba2":
+        inner = slot.shape[0] * slot.shape[1]
+        projected = inner + inputs + slot.heads
+        return max(3 * projected, 2 * projected + states * 9 // 4)
+    if slot.mixer == "gdn":
+        inner = slot.shape[0] * slot.shape[2]
+        return 3 * inner + 2 * (inputs - inner) + 2 * states
+    if slot.mixer == "rwkv":
+        return 15 * hidden + states * 23 // 10
+    return 2 * states
