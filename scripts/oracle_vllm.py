@@ -192,9 +192,29 @@ def main() -> int:
         + ", ".join(f"{n} {what}" for what, n in counts.items())
     )
     if options.save:
-        rows = [{**c, "answer": a} for c, a in zip(cases, answers, strict=True)]
-        options.save.write_text(json.dumps(rows, indent=None) + "\n")
+        save(options.save, cases, answers)
     return 1 if counts["different"] else 0
+
+
+def save(path: Path, cases: list[dict[str, Any]], answers: list[dict[str, Any]]) -> None:
+    """Write the cases that were asked with their answers, each config once, a case a line."""
+    rows = []
+    for case, answer in zip(cases, answers, strict=True):
+        kept = {key: value for key, value in case.items() if key != "config"}
+        rows.append(json.dumps({**kept, "answer": answer}))
+    known = json.dumps({case["model"]: case["config"] for case in cases})
+    body = ",\n".join(rows)
+    path.write_text(
+        f'{{"made_by": "scripts/oracle_vllm.py", "vllm": "0.32.0",\n"configs": {known},\n'
+        f'"cases": [\n{body}\n]}}\n'
+    )
+
+
+def load(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Cases and answers of a file that `save` wrote."""
+    data = json.loads(path.read_text())
+    cases = [{**row, "config": data["configs"][row["model"]]} for row in data["cases"]]
+    return cases, [row["answer"] for row in data["cases"]]
 
 
 def catalogue() -> dict[str, dict[str, Any]]:

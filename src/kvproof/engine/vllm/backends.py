@@ -12,6 +12,8 @@ from itertools import product
 
 import msgspec
 
+from kvproof.errors import UsageError
+
 DEFAULT_BLOCK = 16
 
 
@@ -117,8 +119,15 @@ def choose(attention: Attention) -> Backend:
     if attention.forced and attention.forced.upper() in _ALL:
         return _ALL[attention.forced.upper()]
     block = attention.block_size
-    options = _options(attention)
-    return next((b for b in options if block is None or b.takes(block)), options[-1])
+    for backend in _options(attention):
+        if block is None or backend.takes(block):
+            return backend
+    major, minor = attention.capability
+    what = f"blocks of {block} tokens" if block is not None else "this model's attention"
+    raise UsageError(
+        f"no attention backend of vLLM takes {what} on compute capability {major}.{minor}",
+        hint="leave block_size out, or name another GPU",
+    )
 
 
 def _options(attention: Attention) -> list[Backend]:
@@ -194,6 +203,8 @@ def _sparse(attention: Attention) -> list[Backend]:
         if attention.kv_dtype in ("fp8_ds_mla", "nvfp4_ds_mla"):
             return [FLASHMLA_SPARSE]
         return pair if infer_first else pair[::-1]
+    if major < 9:
+        return []
     if attention.quantized or attention.context_ranks > 1:
         return [FLASHMLA_SPARSE, FLASHINFER_MLA_SPARSE_SM90]
     return [FLASH_ATTN_MLA_SPARSE, FLASHMLA_SPARSE]
@@ -207,6 +218,16 @@ def stored_latent_dtype(backend: Backend, kv_dtype: str) -> str:
     if backend.name == "FLASHINFER_MLA_SPARSE_SM120" and (quantized or kv_dtype == "auto"):
         return "fp8_ds_mla"
     return kv_dtype
+
+
+def check_triton(backend: Backend, attention: Attention) -> None:
+    """Raise UsageError where Triton's kernels would store fp8 that the GPU does not have."""
+    needs = backend.name in ("TRITON_ATTN", "TRITON_MLA") and attention.platform == "cuda"
+    if needs and attention.kv_dtype in ("fp8", "fp8_e4m3") and attention.capability < (8, 9):
+        raise UsageError(
+            f"vLLM's {backend.name} keeps no {attention.kv_dtype} cache below capability 8.9",
+            hint="set kv_cache_dtype=bfloat16",
+        )
 
 
 def common_block(backends: list[Backend], default: int = DEFAULT_BLOCK) -> int:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from kvproof.engine.vllm.backends import (
     DEFAULT_BLOCK,
     INDEXER,
     Attention,
     Backend,
     block_by_name,
+    check_triton,
     choose,
     common_block,
 )
@@ -35,7 +38,9 @@ _CHUNK = 256
 def settle_blocks(model: Model, settings: Settings) -> Blocks:
     """The block size of attention layers, the backend, and the page states are padded to."""
     attention = attention_of(model, settings)
-    backend = choose(attention)
+    backend = choose(attention) if _chooses(settings) else choose(_any_block(attention))
+    if settings.rules.null_reserved and _widest(model) is not None:
+        check_triton(backend, attention)
     size = _plain_block(model, settings, attention, backend)
     if not is_hybrid(model) or not settings.rules.v1:
         return Blocks(size=size, backend=backend, state_size=settings.max_model_len)
@@ -44,6 +49,15 @@ def settle_blocks(model: Model, settings: Settings) -> Blocks:
         state_size = (settings.block_size or DEFAULT_BLOCK) if aligned else settings.max_model_len
         return Blocks(size=size, backend=backend, state_size=state_size)
     return _hybrid(model, settings, backend, size)
+
+
+def _chooses(settings: Settings) -> bool:
+    """Whether a block size that was asked for bears on the choice of the backend."""
+    return settings.rules.block_by_backend and settings.platform == "cuda"
+
+
+def _any_block(attention: Attention) -> Attention:
+    return msgspec.structs.replace(attention, block_size=None)
 
 
 def attention_of(model: Model, settings: Settings) -> Attention:

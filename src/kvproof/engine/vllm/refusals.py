@@ -13,6 +13,9 @@ from kvproof.errors import UsageError
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot
 from kvproof.model.types import Model
 
+_NO_STAGES = ("gemma3n",)
+"""Model types without pipeline parallelism in vLLM."""
+
 
 def check_parallel(model: Model, deployment: Deployment, flags: Mapping[str, Any]) -> None:
     """Raise UsageError for ranks, stages or replicas that vLLM can't run the model on."""
@@ -23,6 +26,10 @@ def check_parallel(model: Model, deployment: Deployment, flags: Mapping[str, Any
         raise UsageError(
             f"pipeline_parallel_size {stages} exceeds the {model.layers} layers of {model.name}",
             hint="choose fewer stages",
+        )
+    if stages > 1 and model.model_type.startswith(_NO_STAGES):
+        raise UsageError(
+            f"vLLM has no pipeline parallelism for {model.name}", hint="use tensor_parallel_size"
         )
     _check_context(model, ranks, flags.get("decode_context_parallel_size", 1))
     _check_states(model, ranks)
