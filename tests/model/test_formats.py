@@ -53,6 +53,23 @@ def test_params_json_of_both_kinds(
         assert {slot.kv_heads for slot in model.slots} == {kv_heads}
 
 
+def test_params_json_with_latent_attention(tmp_path: Path) -> None:
+    moe = {
+        "num_experts": 128,
+        "num_experts_per_tok": 4,
+        "expert_hidden_dim": 4096,
+        "num_shared_experts": 1,
+        "first_k_dense_replace": 3,
+    }
+    sizes = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    sizes |= {"qk_nope_head_dim": 128, "v_head_dim": 128, "n_heads": 128, "n_kv_heads": 128}
+    save(tmp_path, "params.json", {"dim": 7168, "n_layers": 61, "hidden_dim": 16384, "moe": moe,
+                                   "vocab_size": 131072, **sizes})  # fmt: skip
+    model = kvproof.load_model(tmp_path)
+    assert kvproof.cache(model, tokens=10, engine="formula", dtype="bf16").bytes == 61 * 10 * 1152
+    assert 6.5e11 < model.parameters < 7e11
+
+
 @pytest.mark.parametrize("change", [{"dim": "wide"}, {"n_heads": 0}, {"n_layers": True},
                                     {"ffn_dim_multiplier": "x"}])  # fmt: skip
 def test_broken_params_are_named(change: dict[str, Any], tmp_path: Path) -> None:

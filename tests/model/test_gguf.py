@@ -224,6 +224,18 @@ def test_a_files_tensors_give_exact_bytes(tmp_path: Path) -> None:
     assert kvproof.load_model(equal).slots == model.slots
 
 
+def test_an_adapter_file_is_no_model(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(str(tmp_path / "lora.gguf"), "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_tensor("blk.0.attn_q.weight.lora_a", np.zeros((4, 8), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="'adapter' of 128 B"):
+        read_gguf(tmp_path / "lora.gguf")
+
+
 def test_a_cut_file_is_noted(tmp_path: Path) -> None:
     path = write(tmp_path / "tiny.gguf")
     path.write_bytes(path.read_bytes()[:-200])

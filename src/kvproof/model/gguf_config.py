@@ -35,6 +35,12 @@ def read_gguf(path: Path) -> Model:
 
 def read_parsed(header: GgufHeader, *, source: Source) -> Model:
     """The model of a header that has been read, with the exact bytes of its tensors."""
+    if header.metadata.get("general.type", "model") != "model":
+        kind = str(header.metadata["general.type"])[:40]
+        raise ModelError(
+            f"{header.name} holds no model but {kind!r} of {header.tensor_bytes:,} B",
+            hint="give the base model's file",
+        )
     return _model(header.metadata, header.tensors, source=source, notes=header.notes)
 
 

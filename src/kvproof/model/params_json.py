@@ -49,6 +49,8 @@ def _mistral(params: Params) -> dict[str, Any]:
     if context is not None:
         config["max_position_embeddings"] = context
     moe = params.get("moe")
+    if "kv_lora_rank" in params:
+        return config | _latent(params, moe if isinstance(moe, Mapping) else {})
     if isinstance(moe, Mapping):
         config |= {
             "model_type": "mixtral",
@@ -56,6 +58,22 @@ def _mistral(params: Params) -> dict[str, Any]:
             "num_experts_per_tok": _need(moe, "num_experts_per_tok"),
         }
     return config
+
+
+def _latent(params: Params, moe: Params) -> dict[str, Any]:
+    """Mistral Large 3: DeepSeek-V3's design under Mistral's names."""
+    names = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+    return {
+        **{name: _need(params, name) for name in names},
+        "model_type": "deepseek_v3",
+        "head_dim": _need(params, "qk_rope_head_dim"),
+        "q_lora_rank": params.get("q_lora_rank"),
+        "n_routed_experts": _need(moe, "num_experts"),
+        "num_experts_per_tok": _need(moe, "num_experts_per_tok"),
+        "moe_intermediate_size": _need(moe, "expert_hidden_dim"),
+        "n_shared_experts": moe.get("num_shared_experts", 0),
+        "first_k_dense_replace": moe.get("first_k_dense_replace", 0),
+    }
 
 
 def _llama(params: Params) -> dict[str, Any]:
