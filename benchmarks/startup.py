@@ -74,8 +74,9 @@ def peers(config: Path, rows: list[tuple[str, float, float]]) -> None:
         except subprocess.CalledProcessError as error:
             print(f"{name} {' '.join(args)}: exits with {error.returncode}")
             continue
-        print(f"{name + ' ' + args[0].rpartition('/')[2]:36} {value:8.1f} ms CPU   ours {ours:6.1f} ms   "
-              f"{value / ours:5.1f}x ours")  # fmt: skip
+        asked = f"{name} {args[0].rpartition('/')[2]}"
+        times = value / ours
+        print(f"{asked:36} {value:8.1f} ms CPU   ours {ours:6.1f} ms   {times:5.1f}x ours")
 
 
 main()

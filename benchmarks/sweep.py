@@ -1,14 +1,15 @@
-"""A million (model, context, element type) points by numpy: seconds, and the rate of a plain loop."""
+"""A million (model, context, element type) points by numpy, against a plain loop."""
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
 
 import kvproof
-from kvproof.kinds import sequence_bytes
 from kvproof.engine.formula import types_of
+from kvproof.kinds import sequence_bytes
 
 MODELS = (
     "meta-llama/Llama-3.1-8B",
@@ -40,7 +41,7 @@ def main() -> None:
     loop = (time.perf_counter() - start) / len(sample)
     print(f"{points:,} points in {seconds:.3f} s: {points / seconds:,.0f} points/s")
     print(f"plain loop: {1 / loop:,.0f} points/s; numpy is {points / seconds * loop:,.0f}x")
-    assert seconds < 1, "a million points take well under a second"
+    sys.exit(seconds > 1)
 
 
 main()

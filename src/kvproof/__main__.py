@@ -1,3 +1,5 @@
+"""python -m kvproof."""
+
 from kvproof.surfaces.cli import main
 
 main()

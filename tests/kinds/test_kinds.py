@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvproof.errors import UsageError
 from kvproof.kinds import (
     ChunkedSlot,
     ConvSlot,
@@ -21,7 +22,6 @@ from kvproof.kinds import (
     element_type,
     sequence_bytes,
 )
-from kvproof.errors import UsageError
 
 SLOTS: tuple[Slot, ...] = (
     FullSlot(layer=0, kv_heads=8, k_dim=128, v_dim=128),

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
+from kvproof.errors import UsageError, unknown_name
 from kvproof.kinds import (
     ConvSlot,
     CrossSlot,
@@ -21,8 +23,6 @@ from kvproof.kinds import (
     Types,
     element_type,
 )
-from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
-from kvproof.errors import UsageError, unknown_name
 from kvproof.model.types import Model
 from kvproof.model.weights import streamed_weight_bytes, weight_bytes
 from kvproof.terms import Term

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from kvproof.kinds import FullSlot, LatentSlot, Slot
 from kvproof.errors import ModelError, UsageError
+from kvproof.kinds import FullSlot, LatentSlot, Slot
 from kvproof.model.types import Model
 
 Design = Literal["mha", "gqa", "mqa", "mla"]

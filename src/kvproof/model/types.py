@@ -11,7 +11,6 @@ from kvproof.kinds import Slot
 from kvproof.model.quantization import Quantization
 from kvproof.model.tensors import TensorGroup
 
-
 _ENCODERS = ("vision", "audio", "projector")
 
 
