@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from kvproof.engine.base import Budget, Deployment, engine_module
 from kvproof.model.types import Model
 from kvproof.observe.compare import Comparison, compared
@@ -20,6 +22,8 @@ _KINDS = (
 def buffer_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison]:
     """Each cache of the log and the compute buffers, beside the budget's terms."""
     budget: Budget = engine_module(deployment.engine.name).budget(model, deployment)
+    if any("compressed" in term.name for term in budget.terms):
+        return [*_whole(log, budget), *_compute(log, model, deployment, budget)]
     found = caches(log)
     rows = []
     for kind, parts in found.items():
@@ -33,7 +37,19 @@ def buffer_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparis
     if not found and (figure := log.get("kv_total")) is not None:
         rows.append(compared(figure, budget.kv_bytes, exact=True,
                              cause=_cause(figure.value, budget.kv_bytes)))  # fmt: skip
-    return rows + _compute(log, budget)
+    return rows + _compute(log, model, deployment, budget)
+
+
+def _whole(log: Log, budget: Budget) -> list[Comparison]:
+    """Caches that print no names of their own (compressed attention), all added up."""
+    parts = [f for f in log.figures if f.name in ("kv_total", "rs", "compressor_state")]
+    if not parts:
+        return []
+    figure = msgspec.structs.replace(
+        parts[-1], value=sum(f.value for f in parts), step=sum(f.step for f in parts)
+    )
+    cause = _cause(figure.value, budget.kv_bytes)
+    return [compared(figure, budget.kv_bytes, exact=True, cause=cause, name="all caches")]
 
 
 def _of_kind(budget: Budget, kind: str) -> int | None:
@@ -48,17 +64,36 @@ def _kind(name: str) -> str | None:
     return next((kind for kind, words in _KINDS if any(w in lowered for w in words)), None)
 
 
-def _compute(log: Log, budget: Budget) -> list[Comparison]:
+def _compute(log: Log, model: Model, deployment: Deployment, budget: Budget) -> list[Comparison]:
+    """The one device's compute buffer.
+
+    llama-server reserves the logits of its sequences, the C API those of a whole batch; the log
+    does not say which, so the nearer one is compared.
+    """
     last: dict[str | None, Figure] = {f.device: f for f in log.all("compute_buffer")}
     devices = [f for name, f in last.items() if name and "host" not in name.lower()]
-    terms = [t for t in budget.terms if "compute" in t.name.lower() and t.unit == "B"]
-    if len(devices) != 1 or not terms:
+    if len(devices) != 1:
         return []
-    value = sum(t.value for t in terms)
-    low = sum(t.value * 0.9 if t.low is None else t.low for t in terms)
-    high = sum(t.value * 1.1 if t.high is None else t.high for t in terms)
+    batch = log.flags.get("ubatch_size")
+    budgets = [budget]
+    if isinstance(batch, int) and batch > 0:
+        whole = deployment.replace(n_outputs_max=batch)
+        budgets.append(engine_module(deployment.engine.name).budget(model, whole))
+    found = [ends for ends in map(_ends, budgets) if ends is not None]
+    if not found:
+        return []
+    value, low, high = min(found, key=lambda ends: abs(ends[0] - devices[0].value))
     cause = "compute buffers differ by backend and build"
     return [compared(devices[0], value, low=low, high=high, exact=False, cause=cause)]
+
+
+def _ends(budget: Budget) -> tuple[float, float, float] | None:
+    terms = [t for t in budget.terms if "compute" in t.name.lower() and t.unit == "B"]
+    if not terms:
+        return None
+    low = sum(t.value * 0.9 if t.low is None else t.low for t in terms)
+    high = sum(t.value * 1.1 if t.high is None else t.high for t in terms)
+    return sum(t.value for t in terms), low, high
 
 
 def _cause(printed: float, predicted: float) -> str:

@@ -41,7 +41,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether the printed figure lies within the prediction's bounds or the tolerance."""
-        slack = self.step / 2 + 1e-9
+        slack = self.step * 0.5001 + 1e-9
         if self.low - slack <= self.printed <= self.high + slack:
             return True
         if self.tolerance is None:

@@ -10,6 +10,7 @@ from kvproof.engine.base import Deployment
 from kvproof.errors import KvproofError, UsageError
 from kvproof.hardware import Accelerator, accelerator, accelerators
 from kvproof.observe.figures import Log
+from kvproof.observe.flat import caches
 
 # Two GPUs whose memory differs by less are not told apart by what a log prints of it.
 _SAME_MEMORY = 0.006
@@ -106,6 +107,8 @@ def _flags(engine: str, gpu: str | None, log: Log) -> tuple[dict[str, Any], list
     wanted: dict[str, Any] = {}
     for name, value in log.flags.items():
         wanted.setdefault(renamed.get(name, name), value)
+    if log.engine == "llamacpp" and _whole_windows(log):
+        wanted.setdefault("swa_full", True)
     length, concurrency = _LENGTH_FLAG.get(log.engine), log.value("max_concurrency_len")
     if length and concurrency and length not in wanted:
         wanted[length] = int(concurrency)
@@ -125,3 +128,10 @@ def _flags(engine: str, gpu: str | None, log: Log) -> tuple[dict[str, Any], list
         else:
             kept[name] = value
     return kept, [name for name in dropped if not name.endswith("_used")]
+
+
+def _whole_windows(log: Log) -> bool:
+    """Whether the sliding-window cache has as many cells as the other: --swa-full."""
+    found = caches(log)
+    base, window = (found.get(kind, {}).get("cells") for kind in ("base", "swa"))
+    return base is not None and window is not None and base.value == window.value

@@ -124,7 +124,7 @@ def _llama_sums(log: Log) -> list[Comparison]:
             value, step = sum(p.value for p in pieces), sum(p.step for p in pieces)
             rows.append(_sum_row(total, value, step, f"{kind}: parts added", "another cache"))
     buffers = log.all("kv_buffer")
-    if buffers and whole and log.get("kv_total") is not None:
+    if any(f.value for f in buffers) and whole and log.get("kv_total") is not None:
         last = {f.device: f for f in buffers}
         value = sum(f.value for f in buffers)
         figure = log.get("kv_total")

@@ -39,11 +39,15 @@ ROWS = (
     Row("creating indexer", r"creating indexer KV cache, size = {indexer_cells:int} cells",
         "2026+", _CACHE),
     Row("cells", r"\bsize = +{kv_total:size} \( *{cells:int} cells, +{layers:int} layers"
-        r"(?!, +\d{1,6} seqs(?: \d{1,6} rs_seq|\), +R \())"
+        r"(?!, +\d{1,6} seqs(?: +\d{1,6} rs_seq|\), +R \())"
         r"(?:, +{seqs:int}(?:/{streams:int})? seqs)?", "2025+", _CACHE),
     Row("cells", r"\bsize = +{rs:size} \( *{rs_cells:int} cells, +{rs_layers:int} layers, +"
-        r"{rs_seqs:int} seqs(?: {rs_rollback:int} rs_seq|\), +R \()", "2025+",
+        r"{rs_seqs:int} seqs(?: +{rs_rollback:int} rs_seq|\), +R \()", "2025+",
         "src/llama-memory-recurrent.cpp"),
+    Row("ratio = ", r"ratio = \d{1,6}, .{0,120}?\bsize = +{compressor_state:size}", "2026+",
+        "src/llama-kv-cache-dsv4.cpp"),
+    Row("rs_seq", r"rs_seq = {flag.n_rs_seq:int}", "2026+", "src/llama-kv-cache-dsv4.cpp"),
+    Row(" rs_seq", r" {flag.n_rs_seq:int} rs_seq", "2026+", "src/llama-memory-recurrent.cpp"),
     Row(", k (", r", +K \({dtype:word}\): +{k:size}, +V \(\w{1,16}\): +{v:size}", "2023+",
         _CACHE),
     Row(", v (", r", +V \({flag.cache_type_v:word}\): ", "2023+", _CACHE),

@@ -22,7 +22,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 @click.option("--offline", is_flag=True, help="Never ask the hub.")
 @click.pass_context
-def check(ctx: click.Context, log: str | None, **values: Any) -> int:
+def check(ctx: click.Context, /, log: str | None, **values: Any) -> int:
     """Read a start-up LOG ('-': standard input) and say which assumption is off.
 
     \b
