@@ -79,7 +79,7 @@ def make_plan(model: Model, deployment: Deployment, contexts: tuple[int, ...] = 
             slot.entry_bytes(types) for slot in model.slots if slot.kind != "cross"
         ),
         rows=rows,
-        crossover_tokens=crossover_tokens(model, types, _streamed(model, deployment)),
+        crossover_tokens=crossover_tokens(model, types, _streamed(model, deployment), ranks),
         fits=budget.kv_bytes > 0 and any(row.sequences for row in rows),
         warnings=_warnings(model, contexts, deployment, (replicas, capacity.max_model_len)),
     )

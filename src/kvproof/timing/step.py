@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from kvproof.engine.formula import on_rank
 from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot, RecurrentSlot, Slot, Types
 from kvproof.model.types import Model
 from kvproof.model.weights import expert_bytes, streamed_weight_bytes
@@ -73,15 +74,16 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
         return self.batch * self.tokens_per_second_per_user
 
 
-def read_bytes(model: Model, tokens: int, types: Types) -> int:
-    """Cache bytes that one sequence of `tokens` positions reads in a step.
+def read_bytes(model: Model, tokens: int, types: Types, ranks: int = 1) -> int:
+    """Cache bytes that `ranks` GPUs together read for one sequence of `tokens` in a step.
 
-    A layer with an indexer reads all index keys but only the chosen positions (`index_topk`).
+    What is replicated (a latent, heads beyond their count) is read by every rank. A layer with
+    an indexer reads all index keys but only the chosen positions (`index_topk`).
     """
     chosen = model.text_config.get("index_topk")
     indexed = {slot.layer for slot in model.slots if isinstance(slot, IndexerSlot)}
-    return sum(
-        _slot_read(slot, tokens, types, chosen if slot.layer in indexed else None)
+    return ranks * sum(
+        _slot_read(on_rank(slot, ranks), tokens, types, chosen if slot.layer in indexed else None)
         for slot in model.slots
     )
 
@@ -135,7 +137,7 @@ def step_time(
     efficiency = efficiency or Efficiency()
     sequences = sum(batch.values())
     weights = weights_read(model, max(sequences, 1), streamed)
-    kv = sum(count * read_bytes(model, n, types) for n, count in batch.items())
+    kv = sum(count * read_bytes(model, n, types, machine.ranks) for n, count in batch.items())
     dense = 2 * model.active_parameters * sequences
     flops = dense + sum(count * attention_flops(model, n) for n, count in batch.items())
     speed = machine.bandwidth * machine.ranks
@@ -192,16 +194,17 @@ def _terms(
     )
 
 
-def crossover_tokens(model: Model, types: Types, streamed: int | None = None) -> float | None:
+def crossover_tokens(
+    model: Model, types: Types, streamed: int | None = None, ranks: int = 1
+) -> float | None:
     """Cached tokens in the batch at which KV reads equal weight reads; None if never.
 
     Counts only what grows: slots that stop growing add a constant, which is taken off first.
     """
     weights = weights_read(model, 1, streamed)
     far = 2**20
-    slope = (read_bytes(model, 2 * far, types) - read_bytes(model, far, types)) / far
+    one, two = (read_bytes(model, n, types, ranks) for n in (far, 2 * far))
+    slope = (two - one) / far
     if slope <= 0:
         return None
-    constant = read_bytes(model, far, types) - slope * far
-    tokens = (weights - constant) / slope
-    return tokens if tokens > 0 else 0.0
+    return max(0.0, (weights - (one - slope * far)) / slope)

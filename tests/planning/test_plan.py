@@ -1,0 +1,57 @@
+"""Plans: budgets that add up, counts that shrink, replicas and warnings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvproof
+from kvproof.errors import UsageError
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+
+
+def test_terms_add_up_to_the_gpus_memory() -> None:
+    for engine in ("formula", "vllm"):
+        deployment = kvproof.Deployment(engine=engine, gpu="H100-80GB")
+        plan = kvproof.plan(kvproof.load_model(LLAMA), deployment)
+        assert deployment.accelerator is not None
+        assert sum(t.value for t in plan.budget.terms) == deployment.accelerator.memory_bytes
+        assert plan.budget.kv_bytes in [t.value for t in plan.budget.terms]
+        assert plan.budget.interval[0] <= plan.budget.kv_bytes <= plan.budget.interval[1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 200_000), min_size=2, max_size=6))
+def test_longer_contexts_never_fit_more(contexts: list[int]) -> None:
+    deployment = kvproof.Deployment(engine="vllm@0.32", gpu="H100-80GB")
+    plan = kvproof.plan(kvproof.load_model("google/gemma-3-27b-it"), deployment, sorted(contexts))
+    counts = [row.sequences for row in plan.rows]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_fewer_ranks_than_gpus_are_replicas() -> None:
+    deployment = kvproof.Deployment(engine="vllm", gpu="8xH100-80GB", tensor_parallel_size=4)
+    plan = kvproof.plan(kvproof.load_model(LLAMA), deployment, [4096])
+    assert (plan.ranks, plan.replicas) == (4, 2)
+    assert plan.rows[0].total_sequences == 2 * plan.rows[0].sequences
+
+
+def test_ranks_must_divide_the_gpus() -> None:
+    deployment = kvproof.Deployment(engine="vllm", gpu="6xH100-80GB", tensor_parallel_size=4)
+    with pytest.raises(UsageError, match="multiple"):
+        kvproof.plan(kvproof.load_model(LLAMA), deployment)
+
+
+def test_contexts_beyond_training_are_warned_of() -> None:
+    deployment = kvproof.Deployment(engine="formula", gpu="H100-80GB")
+    plan = kvproof.plan(kvproof.load_model("meta-llama/Llama-2-7b-hf"), deployment, [32768])
+    assert any("trained for 4,096" in warning for warning in plan.warnings)
+
+
+def test_a_model_that_does_not_fit() -> None:
+    deployment = kvproof.Deployment(engine="formula", gpu="L4-24GB")
+    plan = kvproof.plan(kvproof.load_model("meta-llama/Meta-Llama-3-70B"), deployment)
+    assert not plan.fits
+    assert all(row.sequences == 0 for row in plan.rows)
