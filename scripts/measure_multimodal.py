@@ -514,7 +514,34 @@ def encoders() -> list[dict[str, Any]]:
             frames = torch.zeros(1, (len(clip) - 400) // 160 + 1, 80)
             length = speech.encoder(frames).last_hidden_state.shape[1]
             out.append(slots("speech_to_text", {"num_conv_layers": 2}, length, seconds))
-    return out + mllama_slots()
+    return out + mllama_slots() + image_slots()
+
+
+def image_slots() -> list[dict[str, Any]]:
+    """Encoder lengths of tiny ViT and DeiT encoders, and Pix2Struct's padded patches."""
+    import numpy as np
+    import torch
+    import transformers as t
+
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "image_size": 32, "patch_size": 8}  # fmt: skip
+    out = []
+    for name, config, maker in (
+        ("vit", t.ViTConfig(**small), t.ViTModel),
+        ("deit", t.DeiTConfig(**small), t.DeiTModel),
+    ):
+        with torch.no_grad():
+            length = maker(config).eval()(torch.zeros(1, 3, 32, 32)).last_hidden_state.shape[1]
+        encoder = {"model_type": name, "image_size": 32, "patch_size": 8}
+        out.append({"model_type": "vision-encoder-decoder", "config": {"encoder": encoder},
+                    "images": [[100, 50]], "slots": length})  # fmt: skip
+    maker = load("pix2struct.image_processing_pix2struct", "Pix2StructImageProcessor")
+    picture = np.zeros((50, 100, 3), dtype=np.uint8)
+    found = attempt("pix2struct", maker(is_vqa=False), images=[picture], return_tensors="pt")
+    if found is not None:
+        out.append({"model_type": "pix2struct", "config": {}, "images": [[100, 50]],
+                    "slots": found["flattened_patches"].shape[1]})  # fmt: skip
+    return out
 
 
 VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,

@@ -191,6 +191,36 @@ def test_any_size_gives_a_count_or_one_clear_error(kind: str, width: int, height
     assert total_tokens(terms) + encoder_tokens(terms) > 0
 
 
+ODD = st.one_of(
+    st.none(), st.booleans(), st.text(max_size=3), st.integers(-3, 3), st.integers(1, 2**45),
+    st.floats(allow_nan=True), st.lists(st.integers(-2, 40), max_size=3),
+    st.dictionaries(st.text(max_size=2), st.integers(), max_size=1),
+)  # fmt: skip
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    out: Any = value
+    for part in reversed(path.split(".")):
+        out = {part: out}
+    return out  # type: ignore[no-any-return]
+
+
+@given(st.sampled_from(sorted(k for k in rows.table() if rows.known(k))), st.data())
+def test_mutated_configs_answer_or_fail_in_one_line(kind: str, data: st.DataObject) -> None:
+    medium = data.draw(st.sampled_from(rows.known(kind)))
+    keys = rows.row({}, kind, kind, medium).get("keys", {})
+    if not keys:
+        return
+    paths = keys[data.draw(st.sampled_from(sorted(keys)))]
+    path = paths if isinstance(paths, str) else paths[0]
+    config = nested(path, data.draw(ODD))
+    try:
+        terms = media_tokens(model(kind, **config), **SAMPLE[medium])
+    except KvproofError:
+        return
+    assert all(term.value >= 0 for term in terms)
+
+
 @given(
     st.sampled_from(sorted(k for k in rows.table() if "audio" in rows.known(k))),
     st.floats(0.1, 4000),

@@ -18,7 +18,8 @@ from kvproof.terms import Term
 SLOTS = "cross-attention slots (encoder_tokens)"
 _LARGEST_SIDE = 2**16
 _MOST = 2**20
-_SIZELESS = ("fixed", "vit_grid")
+_MOST_TOKENS = 2**48
+_SIZELESS = ("fixed", "vit_grid", "pooled_frame")
 
 ImageRule = Callable[[Settings, int, int, int], Count]
 AudioRule = Callable[[Settings, float], Count]
@@ -116,23 +117,43 @@ class _Ask:
 
     def image(self, height: int, width: int, count: int) -> tuple[Count, str]:
         found, settings = self._row("image")
-        return _IMAGE[found["rule"]](settings, height, width, count), found["source"]
+        rule = _IMAGE[found["rule"]]
+        return self._counted(lambda: rule(settings, height, width, count)), found["source"]
 
     def audio(self, seconds: float) -> tuple[Count, str]:
         found, settings = self._row("audio")
-        return _AUDIO[found["rule"]](settings, seconds), found["source"]
+        rule = _AUDIO[found["rule"]]
+        return self._counted(lambda: rule(settings, seconds)), found["source"]
 
     def video(self, frames: int, height: int, width: int) -> tuple[Count, str]:
         found, settings = self._row("video")
-        rule, source = found["rule"], found["source"]
-        if rule == "pooled_frame":
-            return video.per_frame(settings, frames, video.pooled_frame(settings)), source
-        if not height and rule not in _SIZELESS:
+        name = found["rule"]
+        if not height and name not in _SIZELESS:
             raise UsageError("the size of the video's frames is missing", hint="give frame_size")
-        if rule in _IMAGE:
-            one = _IMAGE[rule](settings, height, width, 1)
-            return video.per_frame(settings, frames, one), source
-        return _VIDEO[rule](settings, frames, height, width), source
+
+        def rule() -> Count:
+            if name == "pooled_frame":
+                return video.per_frame(settings, frames, video.pooled_frame(settings))
+            if name in _IMAGE:
+                one = _IMAGE[name](settings, height, width, 1)
+                return video.per_frame(settings, frames, one)
+            return _VIDEO[name](settings, frames, height, width)
+
+        return self._counted(rule), found["source"]
+
+    def _counted(self, rule: Callable[[], Count]) -> Count:
+        """The rule's count; numbers of the config that can't be its model's are one error."""
+        try:
+            count = rule()
+        except (ArithmeticError, ValueError):
+            count = None
+        if count is None or not 0 <= count.tokens < _MOST_TOKENS or count.marks < 0:
+            raise ModelError(
+                f"{self._name}: the numbers of its config do not fit the media rule of "
+                f"{self._type!r}",
+                hint="check vision_config, audio_config and preprocessor_config.json",
+            )
+        return count
 
     def _row(self, medium: rows.Medium) -> tuple[dict[str, Any], Settings]:
         found = rows.row(self._config, self._type, self._name, medium)

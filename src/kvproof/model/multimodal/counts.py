@@ -9,6 +9,10 @@ import msgspec
 
 from kvproof.errors import ModelError
 
+# Settings that a rule counts up to one by one.
+_COUNTED = ("min_tiles", "max_tiles", "times")
+_MOST_COUNTED = 256
+
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
     """Positions of one image, clip or video.
@@ -45,12 +49,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"{self.model}: the media rule needs {name} as a positive number, not {value!r}",
                 hint="give the model's preprocessor_config.json",
             )
+        if name in _COUNTED and value > _MOST_COUNTED:
+            raise ModelError(f"{self.model}: {name} of {value!r} is beyond reason")
         return int(value)
 
     def number(self, name: str) -> float:
         """A setting that may be a fraction; 0 is allowed."""
         value = self.values.get(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
             raise ModelError(f"{self.model}: the media rule needs {name} as a number")
         return float(value)
 

@@ -39,7 +39,8 @@ def phi4(s: Settings, height: int, width: int, images: int) -> Count:
 def _halved_kept(tiles: int, side: int, spare: int) -> int:
     """Every second patch of every tile, those that the last `spare` patches do not cover."""
     kept = tiles * side - spare
-    return sum(1 for t in range(tiles) for p in range(0, side, 2) if t * side + p < kept)
+    held = (min(side, max(0, kept - t * side)) for t in range(tiles))
+    return sum(-(-patches // 2) for patches in held)
 
 
 def lfm2(s: Settings, height: int, width: int, images: int) -> Count:
@@ -97,6 +98,8 @@ def molmo2(s: Settings, height: int, width: int, images: int) -> Count:
     size, patch, pool = s.whole("tile"), s.whole("patch"), s.whole("pool")
     margin = int(s.number("margin")) * 2
     window = size // patch - margin
+    if window < 1:
+        raise ValueError("the overlap leaves nothing of a crop")
     edge = margin * patch
     tiles = sorted(((r, c) for c, r in grids(1, s.whole("max_tiles"))), key=_by_area)
     flipped = [(c, r) for r, c in tiles]

@@ -42,6 +42,8 @@ def vit_grid(s: Settings, height: int, width: int, images: int) -> Count:
     tokens, formula = (size // patch) ** 2, f"({size}/{patch})^2"
     if s.flag("cls"):
         tokens, formula = tokens + 1, f"{formula} + 1 class token"
+    if s.flag("distilled"):
+        tokens, formula = tokens + 1, f"{formula} + 1 distillation token"
     if s.values.get("strategy") == "default":
         tokens, formula = tokens - 1, f"{formula} - 1 dropped"
     slots = s.flag("slots")

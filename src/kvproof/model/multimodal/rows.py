@@ -58,7 +58,7 @@ def _followed(
     if "like" in entry:
         entry = {**_followed(rows, entry.pop("like"), config), **entry}
     for case in entry.pop("when", ()):
-        if value_at(config, case["key"]) in case["is"]:
+        if any(value_at(config, case["key"]) == wanted for wanted in case["is"]):
             return {**entry, **case}
     return entry
 
