@@ -55,6 +55,9 @@ def deployment_options(command: F) -> F:
         click.option("--kv-dtype", help="Cache element type, e.g. fp8."),
         click.option("--tp", type=int, help="Tensor-parallel GPUs of one replica."),
         click.option("--engine", default="vllm", show_default=True, help="Engine[@version]."),
+        click.option(
+            "--manifest", metavar="FILE", help="Kubernetes manifest or compose file that serves it."
+        ),
         click.option("--gpu", metavar="GPU", help="GPU, with a count: 8xH100-80GB."),
     ):
         command = option(command)
@@ -87,6 +90,12 @@ def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | Non
     """
     words: tuple[str, ...] = ctx.meta.get("engine_words", ())
     values = ctx.params
+    if values.get("manifest"):
+        from kvproof.engine.manifest import read_manifest
+
+        gpu, flags = gpu or values.get("gpu"), _own_flags(values)
+        read = read_manifest(_read_text(values["manifest"]), gpu, **flags)
+        return read.model, read.deployment
     if not words:
         return None, make_deployment(values, gpu)
     import shlex
@@ -99,6 +108,17 @@ def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | Non
     else:
         read = read_command(shlex.join(words), gpu, **flags)
     return read.model, read.deployment
+
+
+def _read_text(path: str) -> str:
+    """A small text file, or standard input for `-`."""
+    from kvproof.errors import InputError
+
+    try:
+        with click.open_file(path, encoding="utf-8") as file:
+            return str(file.read(2_000_001))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"can't read {path[:80]}: {error}", hint="check the file") from None
 
 
 def _own_flags(values: dict[str, Any]) -> dict[str, Any]:

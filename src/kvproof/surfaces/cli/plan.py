@@ -102,6 +102,19 @@ def _assumptions(answer: Any) -> tuple[str, ...]:
     )
 
 
+def _command(model: Any, deployment: Any) -> str | None:
+    """The command line that realises the plan, where the engine has one."""
+    from kvproof.engine.command import render_command
+    from kvproof.errors import UsageError
+
+    if deployment.engine.name in ("formula", "transformers"):
+        return None
+    try:
+        return render_command(model.name, deployment)
+    except UsageError:
+        return None
+
+
 def _sources(answer: Any) -> set[str]:
     """Where the speeds of the steps come from."""
     return {t.source for row in answer.rows if row.step for t in row.step.terms if t.unit == "s"}
@@ -124,6 +137,9 @@ def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[s
         show.rows_text(answer),
         "  " + show.crossover_text(answer),
     ]
+    command = _command(model, deployment)
+    if command:
+        parts.append(f"{heading('Command')}\n  {command}")
     if answer.capacity.error:
         parts.append(paint(f"Does not fit at max_model_len: {answer.capacity.error}", "red"))
     if explain:
