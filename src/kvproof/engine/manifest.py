@@ -5,10 +5,14 @@ Needs PyYAML (extra [manifests]); documents are loaded safely, bounded, and noth
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
+from kvproof.engine.base import Deployment
 from kvproof.engine.command import Command, read_command
 from kvproof.errors import InputError, UsageError
 
@@ -38,7 +42,7 @@ def read_manifest(text: str, gpu: str | None = None, **flags: Any) -> Command:
         if line is None:
             continue
         try:
-            found.append(read_command(line, gpu, **flags))
+            found.append(_of_release(read_command(line, gpu, **flags), container))
         except UsageError as error:
             reasons.append(error.message)
     if len(found) == 1:
@@ -51,6 +55,16 @@ def read_manifest(text: str, gpu: str | None = None, **flags: Any) -> Command:
         f"no container of the manifest starts a known engine{why}",
         hint="paste its command after --",
     )
+
+
+def _of_release(command: Command, container: Mapping[str, Any]) -> Command:
+    """The command with the release that the image's tag names, when its engine names none."""
+    tag = re.search(r":v?(\d+\.\d+(?:\.\d+)?)", str(container.get("image", "")))
+    given = command.deployment
+    if tag is None or given.engine.version is not None:
+        return command
+    released = Deployment(f"{given.engine.name}@{tag[1]}", given.gpu, **given.flags)
+    return msgspec.structs.replace(command, deployment=released)
 
 
 def _containers(text: str) -> Iterator[Mapping[str, Any]]:
