@@ -13,7 +13,7 @@ import statistics
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ warnings.simplefilter("ignore")
 
 import fit_vllm_budget as fits  # noqa: E402
 import log_points as logs  # noqa: E402
+from accuracy_learned import learned_section  # noqa: E402
 from accuracy_reading import reading_section  # noqa: E402
+from accuracy_text import gpu_of, percent, table  # noqa: E402
 
 import kvproof  # noqa: E402
-from kvproof.engine.vllm.rank_weights import rank_weights  # noqa: E402
 from kvproof.errors import KvproofError  # noqa: E402
-from kvproof.observe.store import Start, fit  # noqa: E402
 
 GIB = logs.GIB
 _FILE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
@@ -63,7 +63,7 @@ def page() -> str:
     points = [p for p in found if isinstance(p, logs.Point)]
     absent = [p for p in found if not isinstance(p, logs.Point)]
     rows = fits.rows_of(logs.DATA / "logs")
-    table = fits.fit(rows)
+    constants = fits.fit(rows)
     left = fits.left_out(rows)
     scale = fits.scale_for(left, 0.92)
     left = [(row, error, half * scale) for row, error, half in left]
@@ -71,7 +71,7 @@ def page() -> str:
         _HEAD,
         reading_section(logs.DATA),
         tokens_section(points, absent),
-        memory_section(left, points, table),
+        memory_section(left, points, constants),
         noise_section(left),
         learned_section(rows, scale),
     ]
@@ -145,9 +145,9 @@ def tokens_section(points: list[logs.Point], absent: list[tuple[str, str]]) -> s
         f"**{sum(a.inside for a in sure)} of {len(sure)}** points whose model is known with high "
         f"confidence are inside, {sum(a.inside for a in answers)} of {len(answers)} of all. By "
         f"engine: {_by_engine(answers)}.",
-        _table(["engine", "architecture", "GPU", "points", "inside"], body),
+        table(["engine", "architecture", "GPU", "points", "inside"], body),
         "### Outside, with the cause",
-        _table(
+        table(
             ["point", "engine", "model", "printed", "predicted", "cause"],
             [_miss(a) for a in answers if not a.inside],
         ),
@@ -177,9 +177,9 @@ def _miss(answer: Tokens) -> list[str]:
 # Memory for the cache.
 
 
-def memory_section(left: list[_Found], points: list[logs.Point], table: dict[str, Any]) -> str:
+def memory_section(left: list[_Found], points: list[logs.Point], constants: dict[str, Any]) -> str:
     rows = [row for row, _, _ in left]
-    fitted = fits.predict(rows, table)
+    fitted = fits.predict(rows, constants)
     lines = [
         "## Memory for the cache, from GPU and flags alone",
         "Error: predicted less printed, as a share of what is printed; the median over a model's "
@@ -187,7 +187,7 @@ def memory_section(left: list[_Found], points: list[logs.Point], table: dict[str
         "these logs (`scripts/fit_vllm_budget.py`): *left out* means that the model's own points "
         "took no part in the fit. SGLang's and TensorRT-LLM's rules are read from source, not "
         "fitted.",
-        _table(
+        table(
             ["vLLM", "models", "points", "median error"],
             [
                 ["fitted with the model's points", *_summary(fitted)],
@@ -195,16 +195,16 @@ def memory_section(left: list[_Found], points: list[logs.Point], table: dict[str
             ],
         ),
         f"Intervals (left out): {_coverage(left)}.",
-        _table(
+        table(
             ["GPU", "models", "points", "median error, left out", "worst model"],
             [_gpu_row(gpu, own) for gpu, own in sorted(_by_gpu(left).items())],
         ),
-        _table(
+        table(
             ["model", "points", "median error, left out", "from", "to"],
             [_model_row(name, own) for name, own in sorted(_by_model(left).items())],
         ),
         "### SGLang and TensorRT-LLM",
-        _table(
+        table(
             ["point", "engine", "model", "GPU", "predicted", "printed", "error"],
             [row for row in map(_other_row, points) if row],
         ),
@@ -231,13 +231,8 @@ def _by_model(
 def _by_gpu(found: Iterable[_Found]) -> dict[str, list[_Found]]:
     out: dict[str, list[_Found]] = defaultdict(list)
     for item in found:
-        out[_gpu(item[0])].append(item)
+        out[gpu_of(item[0])].append(item)
     return out
-
-
-def _gpu(row: Any) -> str:
-    accelerator = row.point.deployment().accelerator
-    return accelerator.name if accelerator is not None else "-"
 
 
 def _medians(found: Iterable[_Found]) -> dict[str, float]:
@@ -249,7 +244,7 @@ def _medians(found: Iterable[_Found]) -> dict[str, float]:
 
 def _summary(found: list[_Found]) -> list[str]:
     medians = _medians(found)
-    return [str(len(medians)), str(len(found)), _percent(statistics.median(medians.values()))]
+    return [str(len(medians)), str(len(found)), percent(statistics.median(medians.values()))]
 
 
 def _coverage(found: list[_Found]) -> str:
@@ -257,20 +252,20 @@ def _coverage(found: list[_Found]) -> str:
     widths = [half / row.point.observed["available_kv_memory_gib"] for row, _, half in found]
     return (
         f"{inside} of {len(found)} points ({100 * inside / len(found):.0f} %) lie inside, with a "
-        f"median half width of {_percent(statistics.median(widths))} of the cache's memory"
+        f"median half width of {percent(statistics.median(widths))} of the cache's memory"
     )
 
 
 def _gpu_row(gpu: str, own: list[_Found]) -> list[str]:
     medians = _medians(own)
     worst = max(medians, key=lambda name: medians[name])
-    return [gpu, *_summary(own), f"{worst} ({_percent(medians[worst])})"]
+    return [gpu, *_summary(own), f"{worst} ({percent(medians[worst])})"]
 
 
 def _model_row(name: str, own: list[_Found]) -> list[str]:
     signed = [e / row.point.observed["available_kv_memory_gib"] for row, e, _ in own]
     middle = statistics.median(map(abs, signed))
-    return [name, str(len(own)), _percent(middle), _percent(min(signed)), _percent(max(signed))]
+    return [name, str(len(own)), percent(middle), percent(min(signed)), percent(max(signed))]
 
 
 def _other_row(point: logs.Point) -> list[str] | None:
@@ -285,7 +280,7 @@ def _other_row(point: logs.Point) -> list[str] | None:
     error = (budget.kv_bytes - point.kv_bytes) / point.kv_bytes
     return [point.id, point.engine, point.model_name.split(" (")[0], point.gpu,
             f"{budget.kv_bytes / GIB:.2f} GiB", f"{point.kv_bytes / GIB:.2f} GiB",
-            _percent(error)]  # fmt: skip
+            percent(error)]  # fmt: skip
 
 
 # Noise.
@@ -308,132 +303,11 @@ def noise_section(left: list[_Found]) -> str:
             "## The noise floor",
             f"{len(spreads)} deployments were started more than once: same model, release, "
             "GPU and flags. Their printed memory differs by "
-            f"{_percent(statistics.median(spreads))} in the median, by up to "
-            f"{_percent(max(spreads))}; {within} of them by 0.05 % or less. No prediction can be "
+            f"{percent(statistics.median(spreads))} in the median, by up to "
+            f"{percent(max(spreads))}; {within} of them by 0.05 % or less. No prediction can be "
             "better than that.",
         ]
     )
-
-
-# What was learned.
-
-
-def starts_of(rows: list[Any], table: dict[str, Any], scale: float) -> list[tuple[Any, Start]]:
-    """The rows as the store would keep them, predicted with `table`."""
-    out = []
-    for row, error, half in fits.predict(rows, table):
-        printed = row.point.observed["available_kv_memory_gib"]
-        seen = row.point.observed.get("weights_gib")
-        weights = rank_weights(row.point.model(), row.settings).total
-        start = Start(
-            engine="vllm",
-            version=row.point.version or "",
-            gpu=_gpu(row),
-            ranks=row.settings.ranks,
-            model=row.point.name,
-            flags=row.point.flags,
-            predicted=round((printed + error) * GIB),
-            printed=round(printed * GIB),
-            half=round(half * scale * GIB),
-            weights=weights,
-            terms={"weights": seen * GIB} if seen else {},
-        )
-        out.append((row, start))
-    return out
-
-
-_Errors = list[tuple[str, str, float, float]]
-
-
-def learned_section(rows: list[Any], scale: float) -> str:
-    """Before and after learning on GPUs that the constants have not seen."""
-    others, single, again = _studies(rows, scale)
-    head = ["GPU", "cases", "median error", "learned", "mean error", "learned", "better", "worse"]
-    body = [_learned_row(gpu, [o for o in others if o[0] == gpu]) for gpu in _gpus(others)]
-    return "\n\n".join(
-        [
-            "## What `kvproof check --learn` gains",
-            "For each GPU, vLLM's constants are fitted without any of its points; each model's "
-            "memory is then predicted bare, and with the overheads learned from all starts of the "
-            "*other* models on that GPU (a case is a model).",
-            _table(head, [*body, _learned_row("all", others)]),
-            "With one start of the same model under other flags on that GPU (a case is a model):",
-            _table(head, [_learned_row("all", again)]),
-            "With the starts of one other model alone (a case is a pair of models):",
-            _table(head, [_learned_row("all", single)]),
-            "So one start of a model settles its other deployments; across models, two or more are "
-            "needed before what they share stands out from what each takes for itself.",
-        ]
-    )
-
-
-def _studies(rows: list[Any], scale: float) -> tuple[_Errors, _Errors, _Errors]:
-    counted = [row for row in rows if fits.counts_for(row)]
-    others: _Errors = []
-    single: _Errors = []
-    again: _Errors = []
-    for gpu in sorted({_gpu(row) for row in counted}):
-        own = [row for row in counted if _gpu(row) == gpu]
-        models = sorted({row.point.name for row in own})
-        if len(models) < 2:
-            continue
-        table = fits.fit([row for row in rows if _gpu(row) != gpu])
-        starts = [start for _, start in starts_of(own, table, scale)]
-        others += _learned(starts, gpu, _other_models)
-        again += _learned(starts, gpu, _other_flags)
-        for name in models:
-            kept = [start for start in starts if start.model == name]
-            single += _learned(starts, gpu, lambda _, t, kept=kept: [k for k in kept if k.model != t.model])  # fmt: skip # noqa: E501
-    return others, single, again
-
-
-def _other_models(starts: list[Start], target: Start) -> list[Start]:
-    return [start for start in starts if start.model != target.model]
-
-
-def _other_flags(starts: list[Start], target: Start) -> list[Start]:
-    same = [start for start in starts if start.model == target.model]
-    return [start for start in same if start.flags != target.flags][:1]
-
-
-def _gpus(found: list[tuple[str, str, float, float]]) -> list[str]:
-    return sorted({gpu for gpu, *_ in found})
-
-
-def _learned(
-    starts: list[Start], gpu: str, choose: Callable[[list[Start], Start], list[Start]]
-) -> list[tuple[str, str, float, float]]:
-    """(GPU, model, median error bare, median error corrected) of each model."""
-    errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for target in starts:
-        known = fit(choose(starts, target), target.model)
-        if known is None:
-            continue
-        after = target.predicted + known.kv_bytes - target.printed
-        errors[target.model].append((abs(target.gap) / target.printed, abs(after) / target.printed))
-    return [
-        (gpu, model, statistics.median(a for a, _ in own), statistics.median(b for _, b in own))
-        for model, own in errors.items()
-    ]
-
-
-def _learned_row(name: str, found: list[tuple[str, str, float, float]]) -> list[str]:
-    before, after = [f[2] for f in found], [f[3] for f in found]
-    return [name, str(len(found)), _percent(statistics.median(before)),
-            _percent(statistics.median(after)), _percent(statistics.mean(before)),
-            _percent(statistics.mean(after)),
-            str(sum(b < a - 1e-9 for a, b in zip(before, after, strict=True))),
-            str(sum(b > a + 1e-9 for a, b in zip(before, after, strict=True)))]  # fmt: skip
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.2f} %"
-
-
-def _table(head: list[str], body: Iterable[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in body]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
