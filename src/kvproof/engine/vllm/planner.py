@@ -21,6 +21,7 @@ from kvproof.engine.vllm.groups import (
     request_blocks,
 )
 from kvproof.engine.vllm.layers import Blocks, make_layers, stage_layers
+from kvproof.engine.vllm.packed import mixed_width
 from kvproof.engine.vllm.report import NOT_ONE_TYPE, misfit, no_memory, plan_terms
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.engine.vllm.specs import Reserve, Spec, blocks_held
@@ -109,22 +110,9 @@ def _stage(groups: tuple[LayerGroup, ...], part: range) -> tuple[LayerGroup, ...
 def _width(
     groups: tuple[LayerGroup, ...], stage: tuple[LayerGroup, ...], settings: Settings
 ) -> int:
-    if settings.rules.tuple_width and len(groups) > 1 and groups[0].uniform:
-        return _tuple_width(stage)
-    return bytes_per_block(stage)
-
-
-def _tuple_width(stage: tuple[LayerGroup, ...]) -> int:
-    """Bytes of the layer tuples: each page size of the latent group, as often as needed.
-
-    Source: vLLM 0.20, _get_kv_cache_config_deepseek_v4.
-    """
-    pages = sorted({layer.spec.page_bytes for layer in stage[0].layers})
-    most = 0
-    for group in stage:
-        sizes = [layer.spec.page_bytes for layer in group.layers]
-        most = max([most, *(sizes.count(size) for size in set(sizes))])
-    return sum(pages) * most
+    if settings.rules.width == "widest" or len(groups) < 2 or not groups[0].uniform:
+        return bytes_per_block(stage)
+    return mixed_width(stage, whole_tuples=settings.rules.width == "tuples")
 
 
 def _reserve(model: Model, settings: Settings) -> Reserve:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvproof.engine.vllm.groups import request_blocks
+from kvproof.engine.vllm.groups import group_blocks, request_blocks
 from kvproof.engine.vllm.specs import Reserve
 from kvproof.engine.vllm.versions import Rules
 from kvproof.terms import Term
@@ -105,8 +105,6 @@ def plan_terms(
 
 
 def _counts(plan: Plan, reserve: Reserve) -> list[str]:
-    from kvproof.engine.vllm.groups import group_blocks
-
     counts: dict[tuple[str, int], int] = {}
     for group in plan.own:
         key = (group.spec.kind, group_blocks(group, reserve))

@@ -44,8 +44,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The fit check leaves out the null block."""
     packed: Literal["none", "tuples", "layout"] = "layout"
     """How several page sizes in one block are handled (DeepSeek-V4)."""
-    tuple_width: bool = False
-    """A block takes whole tuples of pages, not the widest group's."""
+    width: Literal["tuples", "buckets", "widest"] = "widest"
+    """A block of several page sizes: whole tuples, each size as often as any group has it, or
+    the widest group's pages."""
     state_blocks: Literal["length", "mode"] = "mode"
     """State blocks of a request: ceil(length / state block), or by the cache mode."""
     checkpoint_blocks: bool = True
@@ -160,10 +161,10 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         (0, 20, 1),
-        {"token_line": "concurrency", "packed": "tuples", "tuple_width": True},
+        {"token_line": "concurrency", "packed": "tuples", "width": "tuples"},
         "v1/core/kv_cache_utils.py (0.20.1); srv-2fec82ef (0.20.0) prints the old line",
     ),
-    Change((0, 24, 0), {"tuple_width": False}, "v1/core/kv_cache_utils.py (0.24.0)"),
+    Change((0, 24, 0), {"width": "buckets"}, "v1/core/kv_cache_utils.py (0.24.0); log228"),
     Change((0, 25, 0), {"pad_pages": True}, "v1/core/kv_cache_utils.py (0.25.1)"),
     Change(
         (0, 26, 0),
@@ -178,7 +179,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         (0, 29, 0),
-        {"packed": "layout", "null_reserved": True, "checkpoint_blocks": True},
+        {"packed": "layout", "width": "widest", "null_reserved": True, "checkpoint_blocks": True},
         "v1/core/kv_cache_utils.py, v1/kv_cache_interface.py (0.29.0)",
     ),
     Change((0, 30, 0), {"runner_v2": True, "pp_async": True}, "config/vllm.py (0.30.0)"),
