@@ -8,8 +8,11 @@ if TYPE_CHECKING:
     from kvproof.api import budget, cache, capacity, load_model, plan
     from kvproof.engine.base import Deployment
     from kvproof.errors import KvproofError
+    from kvproof.model.designs import with_attention
+    from kvproof.model.multimodal import media_tokens, total_tokens
     from kvproof.observe.check import check
     from kvproof.observe.read import read_log
+    from kvproof.timing import without_cache
 
 __version__ = "0.1.0"
 
@@ -21,6 +24,10 @@ _HOMES = {
     "capacity": "kvproof.api",
     "check": "kvproof.observe.check",
     "load_model": "kvproof.api",
+    "media_tokens": "kvproof.model.multimodal",
+    "total_tokens": "kvproof.model.multimodal",
+    "with_attention": "kvproof.model.designs",
+    "without_cache": "kvproof.timing",
     "plan": "kvproof.api",
     "read_log": "kvproof.observe.read",
 }
@@ -33,8 +40,12 @@ __all__ = [
     "capacity",
     "check",
     "load_model",
+    "media_tokens",
     "plan",
     "read_log",
+    "total_tokens",
+    "with_attention",
+    "without_cache",
 ]
 
 
