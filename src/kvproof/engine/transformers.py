@@ -96,7 +96,7 @@ def cache(model: Model, request: CacheRequest, version: str | None) -> Cache:
     batch = len(request.lengths)
     ask = _question(model, request, parse_version(version))
     _check_static(model, ask)
-    pairs = [slot_bytes(slot, ask) for slot in model.slots]
+    pairs = [slot_bytes(slot, ask) if ask.tokens else (0, 0) for slot in model.slots]
     slots = tuple(batch * held for held, _ in pairs)
     outside = model.model_type in _OUTSIDE
     allocated = sum(

@@ -21,6 +21,7 @@ from kvproof.model.rules.after import AFTER, EARLY
 from kvproof.model.rules.before import BEFORE
 from kvproof.model.rules.layer_types import LAYER_TYPES, LEGACY
 from kvproof.model.rules.parts import PARTS
+from kvproof.model.rules.wrappers import WRAPPERS
 
 Config = dict[str, Any]
 TEXT_KEYS = ("decoder", "decoder_config", "generator", "text_config", "thinker_config")
@@ -186,6 +187,7 @@ def _compute(name: str, row: Row, config: Config) -> None:
     before = {key: config.get(key) for key in row.alias}
     _apply(AFTER, name, config)
     _apply(PARTS, name, config)
+    _apply(WRAPPERS, name, config)
     for key, old in before.items():
         if config.get(key) != old:
             config[row.alias[key]] = config[key]
@@ -197,6 +199,8 @@ def _add_aliases(row: Row, config: Config) -> None:
     for key, own in row.alias.items():
         if own in config:
             config[key] = config[own]
+        elif key in config:  # a class that declares the standard name and renames it all the same
+            config[own] = config[key]
 
 
 def _set_layer_types(name: str, config: Config) -> None:

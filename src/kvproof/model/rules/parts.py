@@ -1,7 +1,6 @@
-"""Computed fields that shape parameters only: vision, audio and wrappers, not the cache.
+"""Computed fields that shape parameters only, of text, vision and audio parts.
 
-Looked up like the other rules and applied after them. Sizes that a wrapper copies from one nested
-config into another stand here too.
+Looked up like the other rules and applied after them; wrappers.py has those of composite models.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from typing import Any
 from kvproof.model.rules import Config, Rule
 
 
-def _chain(*rules: Rule) -> Rule:
+def chain(*rules: Rule) -> Rule:
+    """The rules one after the other."""
+
     def rule(c: Config) -> None:
         for each in rules:
             each(c)
@@ -20,7 +21,7 @@ def _chain(*rules: Rule) -> Rule:
     return rule
 
 
-def _default(**values: Any) -> Rule:
+def default(**values: Any) -> Rule:
     """Fields that a class sets when they are missing."""
 
     def rule(c: Config) -> None:
@@ -47,18 +48,6 @@ def _renamed(**names: str) -> Rule:
         for key, old in names.items():
             if c.get(old) is not None:
                 c[key] = c[old]
-
-    return rule
-
-
-def _copy(target: str, source: str) -> Rule:
-    """Copy one nested field into another, both written as `section.field`."""
-
-    def rule(c: Config) -> None:
-        from_section, from_key = source.split(".")
-        section, key = target.split(".")
-        if isinstance(c.get(section), dict) and isinstance(c.get(from_section), dict):
-            c[section][key] = c[from_section][from_key]
 
     return rule
 
@@ -140,7 +129,7 @@ def _phi4_audio(c: Config) -> None:
 
 def _molmo_vision(c: Config) -> None:
     _renamed(
-        image_size="image_default_input_size", patch_size="image_patch_size",
+        image_size="imagedefault_input_size", patch_size="image_patch_size",
         num_position_embeddings="image_num_pos",
     )(c)  # fmt: skip
     if c.get("image_size") is None:
@@ -148,15 +137,6 @@ def _molmo_vision(c: Config) -> None:
     if c.get("num_position_embeddings") is None:
         high, wide = c["image_size"]
         c["num_position_embeddings"] = high // c["patch_size"] * (wide // c["patch_size"])
-
-
-def _molmo(c: Config) -> None:
-    if c.get("vit_config") is None:
-        return
-    layers = c["vision_config"]["num_hidden_layers"]
-    features = [layer % layers for layer in c["adapter_config"]["vision_feature_layer"]]
-    c["adapter_config"]["vision_feature_layer"] = features
-    c["vision_config"]["num_hidden_layers"] = max(features) + 1
 
 
 def _radio(c: Config) -> None:
@@ -178,24 +158,6 @@ def _blt_part(c: Config) -> None:
     c["num_key_value_heads"] = c.get("num_key_value_heads") or c["num_attention_heads"]
     c["intermediate_size"] = c.get("intermediate_size") or int(8 * c["hidden_size"] / 3)
     c["tie_word_embeddings"] = False
-
-
-def _granite4_vision(c: Config) -> None:
-    inner, hidden = c["qformer_config"], c["vision_config"]["hidden_size"]
-    inner["hidden_size"] = inner["encoder_hidden_size"] = hidden
-    inner["num_attention_heads"] = hidden // 64
-    _default(spatial_target_layers=[12, 15, 18, 21])(c)
-
-
-def _paligemma(c: Config) -> None:
-    c["vision_config"]["projection_dim"] = c["projection_dim"]
-    vision = c["vision_config"]
-    c["text_config"]["num_image_tokens"] = (vision["image_size"] // vision["patch_size"]) ** 2
-
-
-def _janus(c: Config) -> None:
-    vision = c["vision_config"]
-    c["vq_config"]["num_patches"] = vision["image_size"] // vision["patch_size"]
 
 
 def _minimax_m3(c: Config) -> None:
@@ -239,6 +201,12 @@ def _umt5(c: Config) -> None:
         c["dense_act_fn"] = "gelu_new"
 
 
+def _aria(c: Config) -> None:
+    default(projector_patch_to_query_dict={"1225": 128, "4900": 256})(c)
+    counts = c["projector_patch_to_query_dict"].values()
+    c["max_value_projector_patch_to_query_dict"] = max(counts)
+
+
 def _jamba(c: Config) -> None:
     period, offset, n = c["expert_layer_period"], c["expert_layer_offset"], c["num_hidden_layers"]
     c["layers_num_experts"] = [c["num_experts"] if i % period == offset else 1 for i in range(n)]
@@ -248,24 +216,6 @@ def _jamba(c: Config) -> None:
 
 def _block_types(c: Config) -> None:
     c["layers_block_type"] = c["layer_types"]
-
-
-def _tie_from_text(c: Config) -> None:
-    """The wrapper is tied when its text config is."""
-    text = c.get("text_config")
-    if not c.get("tie_word_embeddings") and isinstance(text, dict):
-        c["tie_word_embeddings"] = text.get("tie_word_embeddings")
-
-
-def _blip2(c: Config) -> None:
-    _copy("qformer_config.encoder_hidden_size", "vision_config.hidden_size")(c)
-    c["is_encoder_decoder"] = c["text_config"].get("is_encoder_decoder", False)
-
-
-def _assistant(c: Config) -> None:
-    """A draft head keeps nothing: every layer reads the target model's cache."""
-    text = c["text_config"]
-    text["num_kv_shared_layers"] = text.get("num_kv_shared_layers") or text["num_hidden_layers"]
 
 
 def _copies_of_self(*keys: str) -> Rule:
@@ -278,17 +228,9 @@ def _copies_of_self(*keys: str) -> Rule:
     return rule
 
 
-_NO_DENSE = _default(mlp_only_layers=[])
+_NO_DENSE = default(mlp_only_layers=[])
 
 PARTS: dict[str, Rule] = {
-    **dict.fromkeys(
-        ("fast_vlm", "glm4v", "glm4v_moe", "glm_ocr", "hunyuan_vl", "llava", "llava_next_video",
-         "llava_onevision", "minimax_m3_vl", "paddleocr_vl", "perception_lm", "qwen2_5_vl",
-         "qwen2_vl", "shieldgemma2", "video_llama_3", "vibevoice"),
-        _tie_from_text,
-    ),
-    **dict.fromkeys(("blip-2", "instructblip", "instructblipvideo"), _blip2),
-    **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), _assistant),
     **dict.fromkeys(("minicpm_ocr_vision", "minicpmv4_6_vision", "minicpmv4_7_vision"), _windowed),
     **dict.fromkeys(("muse_glimmer_vision", "muse_spark_vision"), _muse_vision),
     **dict.fromkeys(
@@ -297,7 +239,7 @@ PARTS: dict[str, Rule] = {
         _NO_DENSE,
     ),
     **dict.fromkeys(("deit", "vit", "ijepa", "vivit"), _same("pooler_output_size", "hidden_size")),
-    **dict.fromkeys(("longt5", "mt5", "t5", "udop", "umt5"), _umt5),
+    **dict.fromkeys(("longt5", "mt5", "t5", "umt5"), _umt5),
     **dict.fromkeys(
         ("blt_local_encoder", "blt_local_decoder", "blt_global_transformer", "blt_patcher"),
         _blt_part,
@@ -312,58 +254,44 @@ PARTS: dict[str, Rule] = {
     "apertus1p5_vision_tokenizer": lambda c: c.update(
         spatial_scale_factor=2 ** (len(c["channel_multiplier"]) - 1)
     ),
-    "aria": _default(projector_patch_to_query_dict={"1225": 128, "4900": 256}),
-    "blip": _copy("text_config.encoder_hidden_size", "vision_config.hidden_size"),
+    "aria": _aria,
     "blt": _blt,
-    "deepseek_ocr2_encoder": _chain(lambda c: c.update(sliding_window=None), _all_full),
-    "deepseek_ocr2_sam_vision_model": _chain(_sam, _default(downsample_channels=[512, 896])),
-    "dia": _default(delay_pattern=[0, 8, 9, 10, 11, 12, 13, 14, 15]),
+    "deepseek_ocr2_encoder": chain(lambda c: c.update(sliding_window=None), _all_full),
+    "deepseek_ocr2_sam_vision_model": chain(_sam, default(downsample_channels=[512, 896])),
+    "dia": default(delay_pattern=[0, 8, 9, 10, 11, 12, 13, 14, 15]),
     "dots3_note_audio_encoder": _dots_audio,
     "dots3_note_vision_encoder": _dots_vision,
     "encodec": _same("codebook_dim", "hidden_size"),
     "ernie4_5_moe": _ernie_moe,
-    "ernie4_5_vl_moe_text": _default(moe_intermediate_size=[1536, 512]),
+    "ernie4_5_vl_moe_text": default(moe_intermediate_size=[1536, 512]),
     "falcon": _falcon,
     "bamba": _block_types,
-    "falcon_h1": _chain(
-        _block_types, _default(mlp_multipliers=[1.0, 1.0], ssm_multipliers=[1.0] * 5)
+    "falcon_h1": chain(
+        _block_types, default(mlp_multipliers=[1.0, 1.0], ssm_multipliers=[1.0] * 5)
     ),
-    "flint": _default(mlp_only_layers=[0, 1]),
+    "flint": default(mlp_only_layers=[0, 1]),
     "fun_asr_nano_encoder": lambda c: c.update(
         input_size=c["num_mel_bins"] * c["num_stacked_frames"]
     ),
-    "granite4_vision": _granite4_vision,
-    "granite_docling_vision": _default(deepstack_visual_indexes=[3, 7, 10]),
+    "granite_docling_vision": default(deepstack_visual_indexes=[3, 7, 10]),
     "inkling2_vision": lambda c: c.update(
         intermediate_size=c.get("intermediate_size") or int(c["hidden_size"] * c["mlp_ratio"])
     ),
-    "inkling_mm_model": _chain(
-        _copy("vision_config.text_hidden_size", "text_config.hidden_size"),
-        _copy("audio_config.text_hidden_size", "text_config.hidden_size"),
-    ),
     "inkling_text": _inkling_text,
     "jamba": _jamba,
-    "janus": _janus,
     "laguna": lambda c: c.update(
         num_attention_heads_per_layer=c.get("num_attention_heads_per_layer")
         or [c["num_attention_heads"]] * c["num_hidden_layers"]
     ),
     "lfm3_vl_vision": _lfm3_vision,
     "marian": _same("decoder_vocab_size", "vocab_size"),
-    "mimi": _chain(
-        _default(upsampling_ratios=[8, 6, 5, 4]), _same("codebook_dim", "hidden_size")
-    ),
-    "minimax_m3_vl": _chain(
-        _tie_from_text,
-        lambda c: c.update(
-            merged_hidden_size=c["text_config"]["hidden_size"]
-            * c["vision_config"]["spatial_merge_size"] ** 2
-        ),
+    "mimi": chain(
+        default(upsampling_ratios=[8, 6, 5, 4]), _same("codebook_dim", "hidden_size")
     ),
     "minimax_m3_vl_text": _minimax_m3,
-    "mllama_text_model": _default(cross_attention_layers=[3, 8, 13, 18, 23, 28, 33, 38]),
-    "mllama_vision_model": _chain(
-        _default(
+    "mllama_text_model": default(cross_attention_layers=[3, 8, 13, 18, 23, 28, 33, 38]),
+    "mllama_vision_model": chain(
+        default(
             supported_aspect_ratios=[
                 [1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]
             ],
@@ -371,15 +299,10 @@ PARTS: dict[str, Rule] = {
         ),
         lambda c: c.update(max_aspect_ratio_id=len(c["supported_aspect_ratios"])),
     ),
-    "molmo2": _molmo,
-    "molmo2_adapter": _default(vision_feature_layer=[24, 18]),
+    "molmo2_adapter": default(vision_feature_layer=[24, 18]),
     "molmo2_vision": _molmo_vision,
-    "moss_transcribe_diarize": lambda c: c.update(
-        adaptor_input_dim=c["audio_config"]["hidden_size"] * c["audio_merge_size"]
-    ),
     "muse_spark_audio": lambda c: c.update(samples_per_token=prod(c["patch_sizes"])),
-    "nemotron_h": _default(mtp_layers_block_type=["full_attention", "moe"]),
-    "paligemma": _paligemma,
+    "nemotron_h": default(mtp_layers_block_type=["full_attention", "moe"]),
     "phi4_multimodal_audio": _phi4_audio,
     "pixtral": lambda c: c.update(head_dim=c["hidden_size"] // c["num_attention_heads"]),
     "pop2piano": lambda c: c.update(dense_act_fn=c.get("dense_act_fn") or "relu"),
@@ -390,10 +313,13 @@ PARTS: dict[str, Rule] = {
     "rwkv": _rwkv,
     "sam_hq_vision_model": _sam,
     "sam_vision_model": _sam,
+    "speecht5": lambda c: c.update(num_feat_extract_layers=len(c["conv_dim"])),
     "step3p5_vision": _step_vision,
-    "t5gemma": _copy("decoder.cross_attention_hidden_size", "encoder.hidden_size"),
+    "udop": chain(
+        _umt5, default(relative_bias_args=[{"type": t} for t in ("1d", "horizontal", "vertical")])
+    ),
     "vibevoice_acoustic_tokenizer": _copies_of_self("encoder_config", "decoder_config"),
-    "wav2vec2": _chain(
+    "wav2vec2": chain(
         _same("output_hidden_size", "hidden_size"),
         lambda c: c.update(num_feat_extract_layers=len(c["conv_dim"])),
     ),
