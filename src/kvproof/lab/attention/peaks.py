@@ -1,0 +1,61 @@
+"""The machine's two ceilings, by the same vector code as the kernels: reads and multiply-adds."""
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# ruff: noqa: ANN001, ANN201, ANN202
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+
+from kvproof.lab.attention.simd import (
+    WIDTH,
+    splat,
+    tile_fma_outer,
+    tile_fold,
+    tile_load,
+    tile_scale_add,
+    tile_store,
+    tile_zero,
+)
+
+READS = 8  # vectors in flight
+READ_SPAN = READS * WIDTH
+
+
+@njit(nogil=True)
+def _read(data, low, high, out):
+    total = tile_zero(READS)
+    one = splat(np.float32(1))
+    for i in range(low, high - READ_SPAN + 1, READ_SPAN):
+        total = tile_scale_add(total, tile_load(data, i, 0, 1, READS), one)
+    tile_store(out, 0, WIDTH, 1, tile_fold(total, 1))
+
+
+@njit(nogil=True, parallel=True)
+def read_loop(data, parts):
+    """Read every number of `data` once, in `parts` parallel parts."""
+    out = np.empty((parts, WIDTH), np.float32)
+    size = data.size // parts
+    for i in prange(parts):
+        _read(data, i * size, (i + 1) * size, out[i])
+    return out[0, 0]
+
+
+@njit(nogil=True)
+def _multiply(steps, scalars, numbers, out):
+    tile = tile_zero(16)
+    vectors = tile_load(numbers, 0, 0, 1, 2)
+    for _ in range(steps):
+        tile = tile_fma_outer(tile, scalars, 0, 1, vectors)
+    tile_store(out, 0, WIDTH, 1, tile_fold(tile, 1))
+
+
+@njit(nogil=True, parallel=True)
+def fma_loop(steps, parts):
+    """`steps` times 16 vector multiply-adds in each part; returns how many numbers that were."""
+    scalars, numbers = np.full(8, 1e-6, np.float32), np.full(2 * WIDTH, 1e-6, np.float32)
+    out = np.empty((parts, WIDTH), np.float32)
+    for i in prange(parts):
+        _multiply(steps, scalars, numbers, out[i])
+    return steps * 16 * WIDTH * parts

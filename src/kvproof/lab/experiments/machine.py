@@ -1,0 +1,58 @@
+"""What this machine can do, measured in the same run as what is compared with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvproof.lab.attention import threads
+from kvproof.lab.attention.peaks import fma_loop, read_loop
+
+
+def best(work: Callable[[], Any], rounds: int = 7) -> float:
+    """Least seconds of `rounds` runs, after one that warms up."""
+    work()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def read_bandwidth(size: int = 1 << 28, rounds: int = 5) -> float:
+    """Bytes a second that the kernels' threads read from memory, over `size` bytes."""
+    data = np.ones(size // 4, np.float32)
+    with threads.numba_threads():
+        seconds = best(lambda: read_loop(data, threads.count()), rounds)
+    return size / seconds
+
+
+def fma_peak(rounds: int = 5) -> float:
+    """f32 multiply-adds a second of the kernels' threads."""
+    steps = 400_000
+    with threads.numba_threads():
+        count = fma_loop(steps, threads.count())
+        seconds = best(lambda: fma_loop(steps, threads.count()), rounds)
+    return float(count) / seconds
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process, or None where /proc does not tell."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return None
+    for line in status.read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def torch_threads() -> int:
+    """Threads that torch and the kernels use."""
+    return int(torch.get_num_threads())

@@ -1,0 +1,157 @@
+"""Experiments about bytes: what is allocated, and what blocks waste."""
+
+from __future__ import annotations
+
+import gc
+from typing import NamedTuple
+
+import torch
+
+from kvproof.kinds import ConvSlot, RecurrentSlot, Slot
+from kvproof.lab.attention import attend
+from kvproof.lab.attention.dense import attend_dense
+from kvproof.lab.attention.paged import can_decode
+from kvproof.lab.elements import cache_types
+from kvproof.lab.experiments.machine import best, resident_bytes
+from kvproof.lab.experiments.material import fill, planned_block, planned_slots
+from kvproof.lab.experiments.result import Check, Experiment, bars, lines
+from kvproof.lab.generate import generate
+from kvproof.lab.models.body import Body
+from kvproof.lab.models.sources import random_body
+from kvproof.lab.pool.pool import PagedPool
+
+_TYPES = (("f32", "f32"), ("bf16", "bf16"), ("fp8", "fp8"), ("int8", "int8"), ("int4", "int4"),
+          ("int8", "int4"))  # fmt: skip
+
+
+class _Case(NamedTuple):
+    name: str
+    real: tuple[Slot, ...]  # what the pool is built of
+    planned: tuple[Slot, ...]  # what kvproof plans from the model's description
+
+
+def _cases() -> list[_Case]:
+    from kvproof.lab.experiments.material import smollm
+
+    out = [_Case("SmolLM2-135M", smollm().body.slots, planned_slots())]
+    for name, body in _bodies().items():
+        out.append(_Case(name, body.slots, planned_slots(body)))
+    states: tuple[Slot, ...] = (
+        RecurrentSlot(layer=0, shape=(16, 64, 64), mixer="gated_delta", heads=16),
+        ConvSlot(layer=0, channels=3072, kernel=4, mixer="gated_delta"),
+    )
+    return [*out, _Case("recurrent + conv", states, states)]
+
+
+def _bodies() -> dict[str, Body]:
+    shape = {"layers": 4, "heads": 8, "head_dim": 64, "hidden": 64, "ffn": 64, "vocab": 64}
+    windows = (256, 256, 256, None)
+    return {
+        "random MHA": random_body("mha", **shape).body,  # type: ignore[arg-type]
+        "random MQA": random_body("mqa", **shape).body,  # type: ignore[arg-type]
+        "random MLA": random_body("mla", **shape).body,  # type: ignore[arg-type]
+        "random sliding": random_body("gqa", windows=windows, **shape).body,  # type: ignore[arg-type]
+    }
+
+
+def bytes(*, blocks: int = 64, block_size: int = 16) -> Experiment:
+    """Pools of every kind and element type: the plan's bytes, the tensors' and the process's."""
+    rows, checks = [], []
+    for case in _cases():
+        for k, v in _TYPES:
+            types = cache_types(k, v)
+            pool = PagedPool(case.real, types, blocks=blocks, block_size=block_size)
+            planned = blocks * planned_block(case.planned, types, block_size)
+            measured = pool.allocated_bytes
+            rows.append((case.name, f"{k}/{v}", planned, measured))
+            checks.append(Check(name=f"{case.name} {k}/{v}", predicted=planned, measured=measured))
+    checks += [*_other_caches(), *_process()]
+    columns = ("model", "keys/values", "planned bytes", "bytes of tensors")
+    records = [dict(zip(columns, row, strict=True)) for row in rows]
+    return Experiment(
+        name="bytes",
+        title="The pool's tensors are as large as the plan says",
+        question=f"What do {blocks} blocks of {block_size} tokens take, by kind and element type?",
+        columns=columns,
+        rows=tuple(rows),
+        checks=tuple(checks),
+        chart=bars(records, "model", "bytes of tensors", "keys/values"),
+        notes=("Planned by kvproof.kinds from the model's config or GGUF metadata.",),
+    )
+
+
+def _other_caches() -> list[Check]:
+    """Contiguous and static caches of a generation against the same arithmetic."""
+    runner = random_body("gqa", layers=3, hidden=64, ffn=64, vocab=64)
+    prompt, count = list(range(20)), 12
+    slots, types = planned_slots(runner.body), cache_types()
+    per_token = sum(s.entry_bytes(types) for s in slots)
+    held = {"contiguous": len(prompt) + count - 1, "static": len(prompt) + count}
+    return [
+        Check(
+            name=f"{cache} cache of {tokens} tokens",
+            predicted=tokens * per_token,
+            measured=generate(runner, prompt, count, cache=cache).cache_bytes,
+        )
+        for cache, tokens in held.items()
+    ]
+
+
+def _process(blocks: int = 2048) -> list[Check]:
+    """Resident memory of the process before and after a pool was filled."""
+    slots, types = planned_slots(_bodies()["random MHA"]), cache_types("bf16")
+    gc.collect()
+    before = resident_bytes()
+    pool = PagedPool(slots, types, blocks=blocks, block_size=16)
+    for group in pool.groups:
+        for tensor in group.tensors():
+            tensor.fill_(1)  # zeros are not resident before they are written
+    after = resident_bytes()
+    if before is None or after is None:
+        return []
+    planned = blocks * planned_block(slots, types, 16)
+    return [
+        Check(name="growth of the process", predicted=planned, measured=after - before,
+              tolerance=0.01)
+    ]  # fmt: skip
+
+
+def blocks(*, context: int = 4096, sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)) -> Experiment:
+    """Entries that blocks waste, and the time of attention, by block size."""
+    slot = random_body("gqa", layers=1, heads=8, kv_heads=2, head_dim=64).body.slots[0]
+    lengths = [int(n) for n in torch.randint(1, context, (32,), generator=torch.Generator().manual_seed(3))]
+    rows, checks = [], []
+    for size in sizes:
+        need = sum(-(-n // size) for n in lengths)
+        pool = PagedPool([slot], cache_types("bf16"), blocks=need, block_size=size)
+        for n in lengths:
+            pool.append(pool.open()[0], n)
+        held = pool.groups[0].books.held
+        planned = sum(-n % size for n in lengths)
+        wasted = held * size - sum(lengths)
+        checks.append(Check(name=f"wasted entries, blocks of {size}", predicted=planned,
+                            measured=wasted, unit="token"))  # fmt: skip
+        seconds, how = _attention_seconds(slot, context, size)
+        rows.append((size, round(100 * wasted / (held * size), 2), -(-context // size),
+                     round(1e6 * seconds, 1), how))  # fmt: skip
+    columns = ("block size", "waste %", "table entries", "attention µs", "path")
+    records = [dict(zip(columns, row, strict=True)) for row in rows]
+    return Experiment(
+        name="blocks",
+        title="Larger blocks waste more, smaller ones cost more look-ups",
+        question=f"32 sequences of up to {context:,} tokens; attention at {context:,} tokens.",
+        columns=columns,
+        rows=tuple(rows),
+        checks=tuple(checks),
+        chart=lines(records, "block size", "waste %", log=True),
+        notes=("Blocks below 16 are gathered first: the kernel reads 16 positions at a time.",),
+    )
+
+
+def _attention_seconds(slot: Slot, context: int, size: int) -> tuple[float, str]:
+    pool = PagedPool([slot], cache_types("bf16"), blocks=-(-context // size), block_size=size)
+    view = fill(pool, 0, context)
+    q = torch.randn(1, 8, 64)
+    if can_decode(view, 0):
+        return best(lambda: attend(view, 0, q, scale=0.125, v_dim=64)), "kernel"
+    return best(lambda: attend_dense(view, 0, q, scale=0.125, v_dim=64), rounds=3), "gather"
