@@ -17,6 +17,8 @@ _TERMS = {
     "state_pool": ("state",),
     "engine": ("weight",),
 }
+# What a term without an interval may differ by: loaders' buffers, padding, repacked layouts.
+_LOOSE, _WORKSPACE = 0.03, 64 * 2**20
 _WORDS = {
     "weights": "weights",
     "peak_activation": "activations",
@@ -65,14 +67,15 @@ def term_of(budget: Budget, name: str) -> Term | None:
     found = [t for t in found if "kept free" not in t.name]
     if not found:
         return None
+    bounded = any(t.low is not None for t in found)
     return Term(
         name=name,
         value=sum(t.value for t in found),
         unit="B",
         formula=" + ".join(t.name for t in found),
         source=found[0].source,
-        low=sum(t.value if t.low is None else t.low for t in found),
-        high=sum(t.value if t.high is None else t.high for t in found),
+        low=sum(t.value if t.low is None else t.low for t in found) if bounded else None,
+        high=sum(t.value if t.high is None else t.high for t in found) if bounded else None,
     )
 
 
@@ -94,11 +97,12 @@ def state_pool(log: Log) -> Figure | None:
 
 def _term_row(figure: Figure, term: Term) -> Comparison:
     value, low, high = float(term.value), term.low, term.high
+    loose = _LOOSE * value + _WORKSPACE
     return compared(
         figure,
         value,
-        low=value * 0.95 if low is None else low,
-        high=value * 1.05 if high is None else high,
+        low=value - loose if low is None else low,
+        high=value + loose if high is None else high,
         exact=False,
         cause="" if _near(figure.value, value) else f"{_WORDS.get(figure.name, figure.name)}",
     )
