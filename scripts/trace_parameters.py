@@ -135,7 +135,9 @@ def recipe(
             try:
                 signal.alarm(120)
                 interp, walk, late = trace(model_type, name)
-                made[name] = recipes.write_class(nodes, walk, late, interp.bounds, model_type)
+                made[name] = recipes.write_class(
+                    nodes, walk, late, interp.bounds, "speech" in kinds
+                )
             except Exception as error:
                 failures[f"{model_type} {name}"] = (
                     f"{type(error).__name__}: {str(error)[:120]} {getattr(error, 'where', [])[:3]}"

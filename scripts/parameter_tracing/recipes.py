@@ -49,7 +49,7 @@ class Nodes:
 
 
 def write_class(
-    nodes: Nodes, walk: Any, late: list[Any], bounds: list[Any], model_type: str
+    nodes: Nodes, walk: Any, late: list[Any], bounds: list[Any], audio: bool
 ) -> dict[str, Any]:
     """One model class."""
 
@@ -60,7 +60,7 @@ def write_class(
     for g in walk.groups:
         if g.guard is False:
             continue
-        role = roles.role(g.name, g.kind, len(g.shape))
+        role = roles.role(g.name, g.kind, len(g.shape), audio)
         flags = (1 if roles.linear(g) else 0) | (
             2 if g.fp32 or roles.strict(g.name, walk.strict) else 0
         )

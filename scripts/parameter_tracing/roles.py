@@ -16,7 +16,7 @@ PARTS = (
     ),
     (
         "vision",
-        r"vision_tower|vision_model|visual\.|vision_encoder|image_encoder|vision_embed_tokens|vqmodel|vqgan|image_tower|video_tower|vit\.|sam_model|vision_backbone|vision_transformer|image_newline|\bvpm\b|image_model|high_res_vision|vision_module|view_sep",
+        r"vision_tower|vision_model|visual\.|vision_encoder|image_encoder|vision_embed_tokens|vqmodel|vqgan|image_tower|video_tower|vit\.|sam_model|vision_backbone|vision_transformer|image_newline|\bvpm\b|image_model|generation_head|generation_aligner|generation_embeddings|high_res_vision|vision_module|view_sep",
     ),
 )
 RULES = (
@@ -28,7 +28,7 @@ RULES = (
     ("expert", r"experts"),
     (
         "head",
-        r"(^|\.)(lm_head|embed_out|output_projection|proj_out|generator|output_layer|lm_heads|final_logits|cls\.predictions\.decoder|proj|pred_layer|score)\.[^.]*$|^cls\.|lm_head\.|^heads\.",
+        r"(^|\.)(lm_heads?|embed_out|output_projection|proj_out|generator|output_layer|lm_heads|final_logits|cls\.predictions\.decoder|proj|pred_layer|score)\.[^.]*$|^cls\.|lm_heads?\.|^heads\.",
     ),
     (
         "position",
@@ -45,11 +45,11 @@ RULES = (
     ),
     (
         "attention",
-        r"attn|attention|q_proj|k_proj|v_proj|o_proj|qkv|query|key_value|\.key\.|\.value\.|sinks|indexer",
+        r"attn|[Aa]ttention|q_proj|k_proj|v_proj|o_proj|qkv|query|key_value|\.key\.|\.value\.|sinks|indexer",
     ),
     (
         "mlp",
-        r"mlp|feed_forward|ffn|fc1|fc2|gate_proj|up_proj|down_proj|dense|intermediate|output\.|c_fc|DenseReluDense|channel_mix|\bwi|\bwo\b|ffw",
+        r"mlp|laurel|altup|per_layer_projection|per_layer_model_projection|per_layer_input_gate|feed_forward|ffn|fc1|fc2|gate_proj|up_proj|down_proj|dense|intermediate|output\.|c_fc|DenseReluDense|channel_mix|\bwi|\bwo\b|ffw",
     ),
 )
 _PARTS = [(role, re.compile(rule)) for role, rule in PARTS]
@@ -64,14 +64,19 @@ def part(name: str) -> str | None:
     return None
 
 
-def role(name: str, kind: str, rank: int) -> str:
-    """The role of a tensor."""
-    found = part(name)
+_ENCODER = re.compile(r"^(model\.)?encoder\.")
+
+
+def role(name: str, kind: str, rank: int, audio: bool = False) -> str:
+    """The role of a tensor; `audio` when the model's encoder listens."""
+    found = "audio" if audio and _ENCODER.match(name) else part(name)
     if found:
         return found
     stem = name
     for label, rule in _RULES:
         if rule.search(stem):
+            if label == "norm" and rank > 1:
+                continue
             if label == "embedding" and kind != "embedding":
                 continue
             if label == "position" and kind == "linear":
@@ -86,9 +91,10 @@ def linear(group: Any) -> bool:
         return True
     stacked = (
         group.kind == "raw"
-        and len(group.shape) == 3
+        and len(group.shape) >= 2
         and "expert" in group.name
         and "bias" not in group.name
+        and (len(group.shape) == 3 or "experts.mlp" in group.name)
     )
     return bool(stacked)
 

@@ -131,6 +131,18 @@ def test_hostile_configs_give_one_clear_error(change: dict[str, Any]) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("junk", [None, -1, 10**18, "text", [], {}, [[1]], {"a": 1}, True, 0.5])
+def test_any_value_of_the_wrong_kind_is_an_error_or_a_count(data_dir: Path, junk: Any) -> None:
+    for record in _records(data_dir)[::9]:
+        resolved = resolve(record["config"])
+        for key in resolved.root:
+            try:
+                groups = tensor_groups(resolved.model_type, {**resolved.root, key: junk})
+            except KvproofError:
+                continue
+            assert all(group.elements >= 0 for group in groups)
+
+
 def test_a_missing_key_is_named() -> None:
     config = {k: v for k, v in LLAMA.items() if k != "intermediate_size"}
     with pytest.raises(ModelError, match="intermediate_size"):

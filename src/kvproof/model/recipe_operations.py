@@ -17,14 +17,14 @@ MAX_NUMBER = 10**15
 
 def loop_length(count: Any) -> int:
     """A repeat count, refused when no real model has it."""
-    if isinstance(count, bool) or not isinstance(count, (int, float)) or count != int(count):
+    whole = isinstance(count, int) or (isinstance(count, float) and count.is_integer())
+    if isinstance(count, bool) or not whole:
         raise ModelError(
             f"a layer or expert count in the config is {str(count)[:60]!r}, not a whole number"
         )
     if count > MAX_LOOP:
         raise ModelError(
-            f"the config asks for {float(count):.3g} layers, experts or stages; "
-            f"kvproof reads up to {MAX_LOOP:,}",
+            f"the config asks for more than {MAX_LOOP:,} layers, experts or stages",
             hint="check the layer and expert counts of the config",
         )
     return max(0, int(count))
@@ -36,9 +36,7 @@ def _number(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ModelError("the config holds a number that is not finite where a size is computed")
     if abs(value) > MAX_NUMBER:
-        raise ModelError(
-            f"a size of {float(value):.3g} in the config is out of any real model's range"
-        )
+        raise ModelError("a size in the config is out of any real model's range")
     return value
 
 

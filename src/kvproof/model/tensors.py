@@ -40,6 +40,7 @@ Role = Literal[
 _FOLDER = "data/architectures/parameters"
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _DEPTH = 6
+_FAULTS = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
 
 
 class TensorGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +116,7 @@ _decoder = msgspec.json.Decoder(_Recipe)
 
 @functools.lru_cache(maxsize=64)
 def _read(model_type: str) -> _Recipe | None:
-    if not model_type or _NO_NAME.search(model_type):
+    if not 0 < len(model_type) <= 80 or _NO_NAME.search(model_type):
         return None
     file = resources.files("kvproof.model").joinpath(_FOLDER, f"{model_type}.json")
     try:
@@ -144,7 +145,13 @@ def tensor_groups(model_type: str, config: Mapping[str, Any]) -> tuple[TensorGro
     `config` is resolved: class defaults applied, sub-configs as mappings, computed lists such as
     `layer_types` present.
     """
-    return tuple(_model_groups(model_type, "default", config, 0))
+    try:
+        return tuple(_model_groups(model_type, "default", config, 0))
+    except _FAULTS as error:
+        raise ModelError(
+            f"{model_type}: a value of the config has the wrong kind ({error})"[:300],
+            hint="compare it with the model's published config.json",
+        ) from None
 
 
 def parameter_count(model_type: str, config: Mapping[str, Any]) -> int:
