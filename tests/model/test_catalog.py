@@ -12,7 +12,7 @@ from kvproof.model import catalog
 @pytest.mark.parametrize("name", sorted(catalog.entries()))
 def test_every_entry_is_read(name: str) -> None:
     model = kvproof.load_model(name, offline=True)
-    assert model.parameters > 0
+    assert model.parameters > 0 or any("weights" in note for note in model.notes)
     assert model.slots
     assert model.source.origin == "catalog"
 
@@ -49,6 +49,15 @@ def test_names_of_fine_tunes_and_quantizations(asked: str, found: str, method: s
     if method:
         assert model.quantization is not None
         assert model.quantization.method == method
+
+
+def test_unknown_weights_are_refused_not_taken_for_none() -> None:
+    unknown = [n for n in catalog.entries() if not kvproof.load_model(n).tensors]
+    assert len(unknown) < 8
+    deployment = kvproof.Deployment(engine="formula", gpu="H100-80GB")
+    for name in unknown:
+        with pytest.raises(KvproofError, match="unknown"):
+            kvproof.budget(kvproof.load_model(name), deployment)
 
 
 def test_an_unknown_name_offers_the_near_ones() -> None:

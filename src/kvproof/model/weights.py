@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from kvproof.errors import ModelError
 from kvproof.kinds import element_type
 from kvproof.model.quantization import Quantization, Scheme
 from kvproof.model.tensors import TensorGroup
@@ -50,12 +51,22 @@ def weight_bytes(model: Model) -> int:
     """Bytes of all weights: exact from the checkpoint's headers when known, else computed."""
     if model.stored_weight_bytes is not None:
         return model.stored_weight_bytes
-    return sum(stored_bytes(model, group) for group in model.tensors)
+    return sum(stored_bytes(model, group) for group in known_tensors(model))
+
+
+def known_tensors(model: Model) -> tuple[TensorGroup, ...]:
+    """The model's tensors; ModelError when its architecture's weights are unknown."""
+    if not model.tensors:
+        raise ModelError(
+            f"the weights of {model.name} ({model.model_type}) are unknown: only its cache is read",
+            hint="give the folder with its safetensors, or weight_bytes= with the formula",
+        )
+    return model.tensors
 
 
 def streamed_weight_bytes(model: Model) -> int:
     """Bytes that a decode step reads when every expert is hit (looked-up tables left out)."""
-    return sum(stored_bytes(model, g) for g in model.tensors if model.is_streamed(g))
+    return sum(stored_bytes(model, g) for g in known_tensors(model) if model.is_streamed(g))
 
 
 def expert_bytes(model: Model) -> int:

@@ -28,9 +28,19 @@ def model_lines(model: Model) -> str:
     context = f", trained for {model.context:,} tokens" if model.context else ""
     return (
         f"{heading(model.name)}  ({model.model_type}, {model.layers} layers{context})\n"
-        f"  {show_count(model.parameters)} parameters{active}; weights {scheme}: "
-        f"{show_gb(weight_bytes(model))} ({show_bytes(weight_bytes(model))})\n"
+        f"  {_weights_line(model, scheme, active)}\n"
         f"  {paint(source, 'dim')}"
+    )
+
+
+def _weights_line(model: Model, scheme: str, active: str) -> str:
+    """Parameters and weight bytes, or that they are unknown."""
+    if not model.tensors and model.stored_weight_bytes is None:
+        return "parameters and weights unknown: only the cache is read"
+    size = weight_bytes(model)
+    return (
+        f"{show_count(model.parameters)} parameters{active}; weights {scheme}: "
+        f"{show_gb(size)} ({show_bytes(size)})"
     )
 
 
