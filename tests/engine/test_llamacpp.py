@@ -17,6 +17,7 @@ from kvproof.engine.command import read_command, render_command
 from kvproof.engine.llamacpp.builds import BUILDS, build_of
 from kvproof.engine.llamacpp.devices import HOST, placement
 from kvproof.engine.llamacpp.flags import flags_of
+from kvproof.engine.llamacpp.terms import device_of
 from kvproof.errors import KvproofError, UsageError
 from kvproof.model.types import Model
 
@@ -342,11 +343,11 @@ def test_terms_of_a_gpu_add_up_to_its_memory(gpu: str, layers: int) -> None:
     deployment = Deployment("llamacpp", gpu=gpu, n_gpu_layers=layers, ctx_size=32768)
     budget = kvproof.budget(model, deployment)
     assert deployment.accelerator is not None
-    gpus = [""] if gpu[0] == "H" else [", GPU 0", ", GPU 1"]
-    for name in gpus:
-        own = [t for t in budget.terms if t.name.endswith(name) and "host" not in t.name
-               and t.name != "output buffer"]  # fmt: skip
-        assert sum(t.value for t in own) == deployment.accelerator.memory_bytes
+    devices = {device_of(term) for term in budget.terms}
+    assert devices == {"host", *([""] if gpu[0] == "H" else ["GPU 0", "GPU 1"])}
+    for device in devices - {"host"}:
+        own = [term.value for term in budget.terms if device_of(term) == device]
+        assert sum(own) == deployment.accelerator.memory_bytes
     cache = sum(t.value for t in budget.terms if "cache" in t.name)
     assert cache == budget.kv_bytes == 32768 * 32 * 4096
     weights = sum(t.value for t in budget.terms if "weights" in t.name)

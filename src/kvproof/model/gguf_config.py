@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kvproof.errors import ModelError
 from kvproof.kinds import Slot
 from kvproof.model.gguf import GgufHeader, TensorInfo, read_file
@@ -30,7 +32,8 @@ def read_metadata(metadata: Mapping[str, Any], *, source: Source) -> Model:
 
 def read_gguf(path: Path) -> Model:
     """The model of a local GGUF file, split files included."""
-    return read_parsed(read_file(path), source=Source(origin="gguf", location=str(path)))
+    model = read_parsed(read_file(path), source=Source(origin="gguf", location=str(path)))
+    return msgspec.structs.replace(model, name=path.name)
 
 
 def read_parsed(header: GgufHeader, *, source: Source) -> Model:

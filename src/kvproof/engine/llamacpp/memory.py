@@ -148,7 +148,8 @@ def _used(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
     weights = _weights_term(settled.weights[device], name)
     cache = buffer_terms(parts, place=name)
     if device == HOST:
-        work: tuple[Term, ...] = (_host_compute(model, context, name), output_term(model, context))
+        logits = msgspec.structs.replace(output_term(model, context), name=f"output buffer{name}")
+        work: tuple[Term, ...] = (_host_compute(model, context, name), logits)
     else:
         work = (_gpu_compute(model, context, place, device), _context_term(name))
     return (*weights, *cache, *work)
