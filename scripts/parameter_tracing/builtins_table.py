@@ -19,7 +19,7 @@ from transformers.models.auto import auto_factory
 
 from . import configs, torch_table
 from .configs import Cfg, LayerCfg
-from .expressions import E, concrete, conj, freeze, mk, substitute
+from .expressions import E, concrete, conj, freeze, mk
 from .values import (
     MISSING,
     AutoRef,
@@ -34,11 +34,9 @@ from .values import (
     Obj,
     Opaque,
     Param,
-)
-from .values import (
     Raised,
-    Super,
     Store,
+    Super,
     SymList,
     SymRange,
     Tensor,
@@ -1277,10 +1275,7 @@ def _to_iterable(interp: Any, value: Any) -> Any:
     return value if isinstance(value, (tuple, SymList, list)) else (value, value)
 
 
-import itertools  # noqa: E402
-
 import numpy as np  # noqa: E402
-from transformers import pytorch_utils  # noqa: E402
 
 BUILTINS: dict[Any, Any] = {
     range: _range,
