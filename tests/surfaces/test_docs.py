@@ -1,0 +1,57 @@
+"""The documents say what the program says."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvproof
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_the_command_line_page_is_current() -> None:
+    pages = runpy.run_path(str(ROOT / "scripts/cli_docs.py"))["pages"]
+    assert (ROOT / "docs/cli.md").read_text() == pages(), "run: python scripts/cli_docs.py"
+
+
+def test_versions_agree() -> None:
+    assert f'version = "{kvproof.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"## {kvproof.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_readmes_python_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line.split("#")[0].strip()
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith("kvproof ") and "path/to" not in line and "  kvproof" not in line
+    ],
+)
+def test_the_readmes_commands_run(line: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *line.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
