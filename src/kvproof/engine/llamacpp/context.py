@@ -73,9 +73,8 @@ def context_of(model: Model, flags: Flags) -> Context:
     flash = _flash(flags, arch)
     _check_types(model, flags, arch, flash)
     sequences = flags.parallel or build.auto_slots
-    unified = flags.kv_unified
-    if unified is None:
-        unified = flags.parallel is None and build.auto_slots > 1
+    chosen = flags.parallel is None and build.auto_slots > 1  # the server's own choice: one pool
+    unified = chosen or bool(flags.kv_unified)
     asked = _asked_cells(model, flags, sequences, unified)
     batch = min(asked, flags.batch_size)
     ubatch = min(batch, flags.ubatch_size or flags.batch_size)
