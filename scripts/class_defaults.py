@@ -9,8 +9,9 @@ One file per first letter lies in src/kvproof/model/data/architectures/classes/.
 by its model_type, or by its class name where it has none of its own. Its row holds `defaults`
 (those of PreTrainedConfig, the row "", left out), `alias` (attribute_map), `subs` (nested
 configs: class, init values, whether chosen by model_type, whether optional), `ints` (fields
-annotated as whole numbers) and `parent` (the config class it derives from, if not the base). base.json holds the
-base row and the model types that generate text, per family, with the class that does.
+annotated as whole numbers) and `parent` (the config class it derives from, if not the base).
+base.json holds the base row and the model types that generate text, per family, with the class
+that does.
 """
 
 from __future__ import annotations
@@ -120,9 +121,9 @@ def classes() -> dict[str, type[Any]]:
         except ImportError:
             continue
         for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, PreTrainedConfig):
-                if value.__module__ == name:
-                    found.setdefault(name_of(value), value)
+            is_config = isinstance(value, type) and issubclass(value, PreTrainedConfig)
+            if is_config and value.__module__ == name:
+                found.setdefault(name_of(value), value)
     return found
 
 
@@ -135,10 +136,14 @@ def main() -> None:
         shards[name[0].lower() if name[0].isalpha() else "x"][name] = content
     OUT.mkdir(parents=True, exist_ok=True)
     for letter, content in shards.items():
-        lines = [f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}" for k, v in content.items()]
+        lines = [
+            f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}" for k, v in content.items()
+        ]
         (OUT / f"{letter}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     families = {
-        family: {kind: names if isinstance(names, str) else names[0] for kind, names in table.items()}
+        family: {
+            kind: names if isinstance(names, str) else names[0] for kind, names in table.items()
+        }
         for family, table in FAMILIES.items()
     }
     head = {"transformers": transformers.__version__, "base": base, "families": families}

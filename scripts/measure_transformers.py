@@ -35,7 +35,13 @@ FAMILIES = {
     "speech": auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
 }
 ENCODER = 21
-DROPPED = ("transformers_version", "id2label", "label2id", "rope_parameters", "vision_start_token_id")
+DROPPED = (
+    "transformers_version",
+    "id2label",
+    "label2id",
+    "rope_parameters",
+    "vision_start_token_id",
+)
 SKIP_ATTRIBUTES = {"_sliding_window_tensor", "cumulative_length_tensor"}
 
 
@@ -175,7 +181,12 @@ def run(model: Any, config: PreTrainedConfig, family: str, cache: Any, tokens: i
         decode: int = 0) -> Any:  # fmt: skip
     """Prefill `tokens` (then decode) and give the cache back."""
     ids = torch.randint(5, 100, (1, tokens))
-    seq2seq = bool(config.is_encoder_decoder) and family in ("seq2seq", "speech", "image_text", "multimodal")
+    seq2seq = bool(config.is_encoder_decoder) and family in (
+        "seq2seq",
+        "speech",
+        "image_text",
+        "multimodal",
+    )
     given = encoder_inputs(model, config, family) if seq2seq else {}
     key = "decoder_input_ids" if seq2seq else "input_ids"
     if config.model_type == "udop":
@@ -195,35 +206,41 @@ def run(model: Any, config: PreTrainedConfig, family: str, cache: Any, tokens: i
     if "musicgen" in config.model_type and family == "causal":
         ids = ids.expand(4, tokens)
     takes = inspect.signature(model.forward).parameters
-    name = next((n for n in ("cache", "past_buckets_states", "mems", "state") if n in takes), "past_key_values")
+    name = next(
+        (n for n in ("cache", "past_buckets_states", "mems", "state") if n in takes),
+        "past_key_values",
+    )
     extra = {name: cache} if cache is not None else {}
     out = model(**given, **{key: ids}, use_cache=True, **extra)
     kept = cache if held(out) is None else held(out)
     for _ in range(decode):
         if seq2seq and "input_ids" in given:
             given = {"encoder_outputs": (out.encoder_last_hidden_state,)}
-        out = model(
-            **given, **{key: torch.randint(5, 100, (1, 1))}, use_cache=True, **{name: kept}
-        )
+        out = model(**given, **{key: torch.randint(5, 100, (1, 1))}, use_cache=True, **{name: kept})
         kept = cache if held(out) is None else held(out)
     return kept
 
 
 def held(out: Any) -> Any:
-    for name in ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states"):
+    for name in (
+        "cache",
+        "past_key_values",
+        "cache_params",
+        "state",
+        "mems",
+        "past_buckets_states",
+    ):
         value = getattr(out, name, None)
         if value is not None:
             return value
     return None
 
 
-def measure(
-    family: str, kind: str, class_name: str, variant: str | None = None
-) -> dict[str, Any]:
+def measure(family: str, kind: str, class_name: str, variant: str | None = None) -> dict[str, Any]:
     """The record of one architecture, with narrow outer parts if it runs so."""
     try:
         return measure_with(family, kind, class_name, variant, (NARROW,))
-    except Exception:  # noqa: BLE001 - some parts fit together only as their classes want
+    except Exception:
         return measure_with(family, kind, class_name, variant, (SHALLOW,))
 
 
@@ -317,7 +334,7 @@ def main() -> None:
     for family, kind, name, variant in jobs(wanted):
         try:
             records.append(measure(family, kind, name, variant))
-        except Exception as error:  # noqa: BLE001 - what a model can't do is a finding here
+        except Exception as error:
             reason = f"{type(error).__name__}: {str(error)[:200]}"
             failed.append({"model_type": kind, "class": name, "reason": reason})
             print(f"FAILED {kind} {variant or ''} {name}: {reason}", flush=True)

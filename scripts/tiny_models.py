@@ -12,7 +12,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 # Field -> size. Only fields that the class has (or names by attribute_map) are set.
 SIZES: dict[str, Any] = {
-    "vocab_size": 512, "hidden_size": 64, "d_model": 64, "n_embd": 64, "embed_dim": 64, "emb_dim": 64,
+    "vocab_size": 512, "hidden_size": 64, "d_model": 64, "n_embd": 64, "embed_dim": 64,
+    "emb_dim": 64,
     "intermediate_size": 64, "ffn_dim": 64, "d_ff": 64, "n_inner": 64, "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64, "ffn_hidden_size": 64, "expert_ffn_hidden_size": 32,
     "num_hidden_layers": 4, "n_layer": 4, "n_layers": 4, "num_layers": 4, "decoder_layers": 4,
@@ -50,11 +51,20 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 # Vision, audio and other parts that text does not pass: shallow, and narrow where classes allow.
 SHALLOW: dict[str, Any] = {
-    "num_hidden_layers": 1, "depth": 1, "num_layers": 1, "encoder_layers": 1, "n_layers": 1,
-    "decoder_layers": 1, "layers": 1, "vocab_size": 512, "num_local_experts": 4, "codebook_size": 64,
+    "num_hidden_layers": 1,
+    "depth": 1,
+    "num_layers": 1,
+    "encoder_layers": 1,
+    "n_layers": 1,
+    "decoder_layers": 1,
+    "layers": 1,
+    "vocab_size": 512,
+    "num_local_experts": 4,
+    "codebook_size": 64,
 }
 NARROW: dict[str, Any] = {
-    **SHALLOW, "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "embed_dim": 64,
+    **SHALLOW, "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4,
+    "embed_dim": 64,
     "num_heads": 4, "num_key_value_heads": 4, "d_model": 64, "encoder_ffn_dim": 64,
     "encoder_attention_heads": 4, "mlp_dim": 64, "ffn_dim": 64, "output_size": 64,
     "encoder_hidden_size": 64, "hidden_dim": 64,
@@ -90,18 +100,32 @@ OWN: dict[str, dict[str, Any]] = {
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
     "apertus1p5_text": {"vocab_size": 512},
     "cosmos3_edge_text": {"rope_parameters": _MROPE},
-    "dory": {"n_input_layers": 1, "n_output_layers": 1, "n_recurrent_loops": 2,
-             "recurrent_kv_cache_mode": "per_loop"},
+    "dory": {
+        "n_input_layers": 1,
+        "n_output_layers": 1,
+        "n_recurrent_loops": 2,
+        "recurrent_kv_cache_mode": "per_loop",
+    },
     "ernie4_5_vl_moe_text": {"moe_intermediate_size": [32, 32]},
     "prophetnet": {"num_encoder_layers": 4},
-    "qwen4_exp_text": {"indexer_kv_heads": 1, "indexer_n_heads": 2, "indexer_head_dim": 16, "indexer_budget": 16, "indexer_compress_ratio": 4},
+    "qwen4_exp_text": {
+        "indexer_kv_heads": 1,
+        "indexer_n_heads": 2,
+        "indexer_head_dim": 16,
+        "indexer_budget": 16,
+        "indexer_compress_ratio": 4,
+    },
     "xlstm": {"qk_dim_factor": 1.0, "v_dim_factor": 1.0, "hidden_size": 256, "num_heads": 4},
     "zamba": {"num_hidden_layers": 9},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "dots3_note.audio_config": {"adapter_out_dim": 64},
-    "dots3_note.vision_config": {"adapter_out_dim": 64, "mlp_layer_types": ["dense"], "per_layer_config": {}},
+    "dots3_note.vision_config": {
+        "adapter_out_dim": 64,
+        "mlp_layer_types": ["dense"],
+        "per_layer_config": {},
+    },
     "gemma3n_text": {"num_hidden_layers": 10, "num_kv_shared_layers": 4},
     "glm46v_text": {"rope_parameters": _MROPE},
     "glm4v_moe_text": {"rope_parameters": _MROPE_HALF},
@@ -120,7 +144,9 @@ OWN: dict[str, dict[str, Any]] = {
     "inkling2.vision_config": {"text_hidden_size": 64},
     "inkling2_loop.vision_config": {"text_hidden_size": 64},
     "inkling2_loop_text": {
-        "num_hidden_layers": 18, "loop_layer_index_start": 6, "loop_layer_index_end": 12
+        "num_hidden_layers": 18,
+        "loop_layer_index_start": 6,
+        "loop_layer_index_end": 12,
     },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_offset": 0},
     "kimi_linear": {"num_hidden_layers": 5},
@@ -184,7 +210,9 @@ def shrink(
         name = alias.get(key, key)
         if name in fields and name not in cls.sub_configs_defaults:
             default = fields[name].default
-            if (isinstance(default, (int, float)) and not isinstance(default, bool)) or (default is None and key in ("num_key_value_heads", "num_kv_heads")):
+            if (isinstance(default, (int, float)) and not isinstance(default, bool)) or (
+                default is None and key in ("num_key_value_heads", "num_kv_heads")
+            ):
                 out[name] = value
     if "head_dim" in fields and isinstance(fields["head_dim"].default, int) and sizes is SIZES:
         out["head_dim"] = 16
@@ -197,13 +225,28 @@ def shrink(
     for key, spec in cls.sub_configs_defaults.items():
         if spec.optional and key not in OWN.get(cls.model_type, {}):
             continue
-        inner = spec.get_config_class(spec.model_type) if spec.config_class.__name__ == "AutoConfig" else spec.config_class
+        inner = (
+            spec.get_config_class(spec.model_type)
+            if spec.config_class.__name__ == "AutoConfig"
+            else spec.config_class
+        )
         text = key in TEXT_KEYS
         nested = shrink(inner, SIZES if text else parts, dict(spec.init_kwargs), parts)
         nested["model_type"] = inner.model_type
         own = OWN.get(f"{cls.model_type}.{key}", {})
         out[key] = {**nested, **own}
     return out
+
+
+def make_decoder(config: PreTrainedConfig, class_name: str) -> None:
+    """Set what a decoder-only class wants to hear from its config."""
+    causal = class_name.endswith(("ForCausalLM", "LMHeadModel"))
+    if class_name.endswith("ForCausalLM") and config.is_encoder_decoder:
+        config.is_encoder_decoder = False
+        if hasattr(config, "decoder_layers"):
+            config.encoder_layers = config.decoder_layers
+    if not config.is_encoder_decoder and (causal or hasattr(config, "is_decoder")):
+        config.is_decoder = True
 
 
 def tiny_config(
@@ -223,13 +266,7 @@ def tiny_config(
     for parts in widths:
         try:
             config = cls(**{**shrink(cls, SIZES, {}, parts), **own})
-            if model_class.__name__.endswith("ForCausalLM") and config.is_encoder_decoder:
-                config.is_encoder_decoder = False
-                if hasattr(config, "decoder_layers"):
-                    config.encoder_layers = config.decoder_layers
-            if hasattr(config, "is_decoder") or model_class.__name__.endswith(("ForCausalLM", "LMHeadModel")):
-                if not config.is_encoder_decoder:
-                    config.is_decoder = True
+            make_decoder(config, model_class.__name__)
             with torch.device("meta"):
                 model = model_class(copy.deepcopy(config))
         except Exception as error:
