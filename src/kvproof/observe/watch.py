@@ -94,7 +94,9 @@ def _keyword(literal: bytes) -> bytes:
 def _filed() -> dict[bytes, list[tuple[bytes, Thing]]]:
     table: dict[bytes, list[tuple[bytes, Thing]]] = {}
     for literal, thing in _things():
-        table.setdefault(_keyword(literal.encode()), []).append((literal.encode(), thing))
+        word = _keyword(literal.encode())
+        for form in (word, word + b"s"):  # "activation" is looked for in "activations" too
+            table.setdefault(form, []).append((literal.encode(), thing))
     return table
 
 

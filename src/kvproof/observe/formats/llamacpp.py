@@ -56,7 +56,7 @@ ROWS = (
     Row(", r (f", r"\bR \(\w{1,8}\): +{rs_r:size}, +S \(\w{1,8}\): +{rs_s:size}", "2025+",
         "src/llama-memory-recurrent.cpp"),
     Row("kv self size", r"\bKV self size += +{kv_total:size}", "2023-2025", _OLD),
-    Row("kv buffer size", r"{device:word} (?:\w{1,16} compressed )?KV buffer size = +"
+    Row("kv buffer size", r"(?:{device:word} )?(?:\w{1,16} compressed )?KV buffer size = +"
         r"{kv_buffer:size}", "2023+", _CACHE),
     Row("rs buffer size", r"{device:word} RS buffer size = +{rs_buffer:size}", "2025+",
         "src/llama-memory-recurrent.cpp"),
@@ -68,6 +68,10 @@ ROWS = (
         "2024+", _CONTEXT),
     Row("layers to gpu", r"offloaded {offloaded_layers:int}/{offloadable_layers:int} layers to "
         r"GPU", "2023+", "src/llama-model.cpp"),
+    Row("memory_breakdown", r"\| +- {device:word}[^|]{0,80}\| *{breakdown_total:mib} = "
+        r"{breakdown_free:mib} \+ "
+        r"\( *{breakdown_used:mib} = *{breakdown_model:mib} \+ *{breakdown_context:mib} \+ *"
+        r"{breakdown_compute:mib}\)", "2025+", "src/llama-context.cpp"),
     Row("projected to use", r"projected to use {fit_projected:size} of device memory vs\. "
         r"{fit_free:size} of free", "2025+", "src/llama.cpp: llama_params_fit"),
     Row("free memory target", r"free memory target of {fit_target:size}, need to reduce device "

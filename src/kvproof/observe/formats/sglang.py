@@ -20,7 +20,7 @@ ROWS = (
         _RUNNER),
     Row("cache is allocated", r"\bKV Cache is allocated\. .{0,80}?#tokens: "
         r"{kv_cache_tokens:int}", "0.4+", _POOL),
-    Row("k size", r"#tokens: .{0,40}?\bK size: {k_size:size}, V size: {v_size:size}", "0.4+",
+    Row("k size", r"\bK size: {k_size:size}, V size: {v_size:size}", "0.4+",
         _POOL),
     Row("kv size", r"#tokens: .{0,40}?KV size: {kv_size:size}", "0.4.3+", _POOL),
     Row("cache is allocated", r"\bKV Cache is allocated\. dtype: (?:torch\.)?"
@@ -42,7 +42,7 @@ ROWS = (
     Row("capture", r"capture .{0,60}?end\. .{0,80}?avail mem={avail_mem_after:size}", "0.4.2+",
         _RUNNER),
     Row("avail mem", r"avail mem {avail_mem_after:size} after pools", "any", _QUOTED),
-    Row("max_total_num_tokens", r"max_total_num_tokens={kv_cache_tokens:int}", "0.4+",
+    Row("max_total_num_tokens", r"max_total_num_tokens ?[=:] ?{kv_cache_tokens:int}", "0.4+",
         "sglang/srt/managers/scheduler.py"),
     Row("max_total_num_tokens", r"max_total_num_tokens=.{0,40}?chunked_prefill_size="
         r"{flag.chunked_prefill_size:int}", "0.4+", "sglang/srt/managers/scheduler.py"),

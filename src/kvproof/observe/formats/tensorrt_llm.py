@@ -67,4 +67,6 @@ ROWS = (
         "cpp/tensorrt_llm/batch_manager"),
     Row("maxsequencelen", r"TRTGptModel maxSequenceLen: {flag.max_seq_len:int}", "0.9+",
         "cpp/tensorrt_llm/batch_manager"),
+    Row("kv cache", r"KV cache:? {available_kv_memory:size}[^\w]{1,4}{kv_cache_tokens:int} tokens",
+        "any", _QUOTED),
 )  # fmt: skip

@@ -85,6 +85,11 @@ ROWS = (
         "vllm/utils/mem_utils.py"),
     Row("available kv cache memory", r"available KV cache memory(?: is)?:? "
         r"{available_kv_memory:size}", "0.8+", _V1),
+    Row("for kv cache on node", r"explicitly set \({available_kv_memory:gib}/{free_memory:gib}\) "
+        r"GiB for KV cache", "0.11+ on CPU", "vllm/v1/worker/cpu_worker.py"),
+    Row("ssm cache type", r"reset SSM cache type to {flag.mamba_ssm_cache_dtype:word}",
+        "0.31+ on CPU", "vllm/platforms/cpu.py"),
+    Row("cpu kv cache size", r"\b{flag.device:word} KV cache size", "0.11+ on CPU", _V1_CACHE),
     Row("memory for kv cache as specified", r"reserved {available_kv_memory:size} memory for "
         r"KV Cache as specified", "0.11+", _V1),
     # V1: graphs.
@@ -152,4 +157,19 @@ ROWS = (
     Row("measured ", r"measured \d{1,3} x {available_kv_memory:gib} = [\d.]{1,9} GiB pool", "any",
         _QUOTED),
     Row("kv memory", r"~?{available_kv_memory:size} KV memory", "any", _QUOTED),
+    Row("tokens", r"KV cache memory[^\n]{1,20}GiB[^\w]{1,6}{kv_cache_tokens:int} tokens", "any",
+        _QUOTED),
+    Row("kv cache size", r"\bKV cache size:? {kv_cache_tokens:int} tokens", "any", _QUOTED),
+    Row("kv cache", r"\bKV cache(?: memory)?:? {available_kv_memory:size}", "any", _QUOTED),
+    Row("concurrency", r"concurrency for {max_concurrency_len:int}(?: tokens)?(?: per request)?"
+        r"[:=]? {max_concurrency:num}x", "any", _QUOTED),
+    Row("concurrency", r"concurrency[:= ~]{1,3}{max_concurrency:num}x", "any", _QUOTED),
+    Row("num_gpu_blocks", r"num_gpu_blocks ?[=:] ?{num_blocks:int}", "any", _QUOTED),
+    Row("gpu blocks", r"\bGPU blocks:? {num_blocks:int}", "any", _QUOTED),
+    Row("weights", r"\bweights?(?: memory| take| took)?[:=]? {weights:size}", "any", _QUOTED),
+    Row("activation", r"activations?(?: memory| peak memory)?(?: takes?)?[:=]? "
+        r"{peak_activation:size}", "any", _QUOTED),
+    Row("cuda graph", r"(?<!estimated )CUDA graphs?(?: memory| pool| took)?[:=]? {cuda_graph:size}",
+        "any", _QUOTED),
+    Row("gpu memory", r"total GPU memory[:=]? {total_gpu_memory:size}", "any", _QUOTED),
 )  # fmt: skip
