@@ -48,7 +48,12 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(
-    records: Sequence[dict[str, Any]], x: str, y: str, colour: str | None = None, *, log: bool = False
+    records: Sequence[dict[str, Any]],
+    x: str,
+    y: str,
+    colour: str | None = None,
+    *,
+    log: bool = False,
 ) -> dict[str, Any]:
     """A line chart of `y` against `x`, one line for each value of `colour`."""
     axis = {"field": x, "type": "quantitative", "title": x}

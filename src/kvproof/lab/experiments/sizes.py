@@ -116,10 +116,14 @@ def _process(blocks: int = 2048) -> list[Check]:
     ]  # fmt: skip
 
 
-def blocks(*, context: int = 4096, sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)) -> Experiment:
+def blocks(
+    *, context: int = 4096, sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+) -> Experiment:
     """Entries that blocks waste, and the time of attention, by block size."""
     slot = random_body("gqa", layers=1, heads=8, kv_heads=2, head_dim=64).body.slots[0]
-    lengths = [int(n) for n in torch.randint(1, context, (32,), generator=torch.Generator().manual_seed(3))]
+    lengths = [
+        int(n) for n in torch.randint(1, context, (32,), generator=torch.Generator().manual_seed(3))
+    ]
     rows, checks = [], []
     for size in sizes:
         need = sum(-(-n // size) for n in lengths)

