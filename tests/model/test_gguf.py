@@ -24,7 +24,6 @@ from kvproof.model.gguf_arch import check_architecture, known_architectures, ref
 from kvproof.model.gguf_config import read_gguf, read_metadata
 from kvproof.model.gguf_equal import equivalent
 from kvproof.model.gguf_keys import Keys
-from kvproof.model.gguf_tensors import group_bytes
 from kvproof.model.read import read_config
 from kvproof.model.types import Source
 from kvproof.model.weights import stored_bytes
@@ -214,7 +213,7 @@ def test_a_files_tensors_give_exact_bytes(tmp_path: Path) -> None:
     linear = [group for group in model.tensors if group.role in ("attention", "mlp")]
     wanted = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64) // 32 * 34
     assert sum(stored_bytes(model, group) for group in linear) == wanted
-    assert sum(group_bytes(model, group) for group in model.tensors) == sum(sizes)
+    assert sum(stored_bytes(model, group) for group in model.tensors) == sum(sizes)
     assert model.tied
     assert kvproof.load_model(path).slots == model.slots
     equal = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 1000,

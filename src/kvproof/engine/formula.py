@@ -180,7 +180,7 @@ def on_rank(slot: Slot, ranks: int) -> Slot:
 
 def budget(model: Model, deployment: Deployment) -> Budget:
     """memory x share - weights / ranks - other, per GPU; exact in its own terms."""
-    flags, ranks = flags_of(deployment), ranks_of(deployment)
+    flags, ranks = flags_of(deployment), ranks_for(deployment)
     memory = _memory(deployment, flags)
     usable = int(memory * flags.memory_share)
     weights = flags.weight_bytes if flags.weight_bytes is not None else weight_bytes(model)
@@ -215,7 +215,7 @@ def _memory(deployment: Deployment, flags: Flags) -> int:
     return deployment.accelerator.memory_bytes
 
 
-def ranks_of(deployment: Deployment) -> int:
+def ranks_for(deployment: Deployment) -> int:
     """GPUs that share one copy of the model: tensor_parallel_size, else all GPUs named."""
     flags = flags_of(deployment)
     return flags.tensor_parallel_size or deployment.gpu_count or 1
@@ -223,7 +223,7 @@ def ranks_of(deployment: Deployment) -> int:
 
 def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     """kv_bytes over the bytes of a sequence; `block_size` rounds lengths up to whole blocks."""
-    flags, ranks = flags_of(deployment), ranks_of(deployment)
+    flags, ranks = flags_of(deployment), ranks_for(deployment)
     types = types_of(model, flags.kv_cache_dtype)
     slots = tuple(on_rank(slot, ranks) for slot in model.slots)
     length = flags.max_model_len or model.context or 4096

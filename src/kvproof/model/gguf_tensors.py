@@ -14,7 +14,6 @@ from kvproof.model.gguf_keys import Keys
 from kvproof.model.quantization import Quantization, Scheme
 from kvproof.model.tensors import Role, TensorGroup
 from kvproof.model.types import Model
-from kvproof.model.weights import matrix_bytes, stored_bytes
 
 _BLOCK = re.compile(r"^(blk|enc\.blk|dec\.blk)\.(\d{1,4})\.(.*)$")
 # Tables that are computed from the config and are no parameters.
@@ -36,6 +35,10 @@ class FileQuantization(Quantization, frozen=True, kw_only=True):
     """The type of every tensor of a GGUF file, by the tensor's name."""
 
     types: Mapping[str, Scheme] = MappingProxyType({})
+
+    def covers(self, *, linear: bool, role: str) -> bool:
+        """The file names the type of every tensor."""
+        return True
 
     def scheme(self, module: str) -> Scheme | None:
         """How the tensor called `module` is stored."""
@@ -92,17 +95,6 @@ def role_of(name: str) -> Role:
     if name.startswith(("v.", "a.")):
         return "vision" if name[0] == "v" else "audio"
     return next((role for part, role in _ROLES if part in name), "other")
-
-
-def group_bytes(model: Model, group: TensorGroup) -> int:
-    """Exact bytes of a group, where the model's file says how each of its tensors is stored."""
-    stored = model.quantization
-    if not isinstance(stored, FileQuantization):
-        return stored_bytes(model, group)
-    names = [group.name.replace("{}", str(layer), 1) for layer in group.layers] or [group.name]
-    schemes = [stored.scheme(name) for name in names]
-    rows = group.shape if len(group.shape) > 1 else (1, *group.shape)
-    return sum(matrix_bytes(scheme, rows) for scheme in schemes if scheme is not None)
 
 
 def _quantization(tensors: list[TensorInfo]) -> Quantization:

@@ -14,23 +14,35 @@ from kvproof.errors import HubError, ModelError
 from kvproof.model import catalog
 from kvproof.model.types import Model, Source
 
-_HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}$")
+_HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}(/[\w./-]{1,200}\.gguf)?$")
 
 
 def load(source: str | PathLike[str] | Mapping[str, Any], *, offline: bool = False) -> Model:
     """The model that `source` describes; see kvproof.load_model.
 
     Order for a string: an existing path, a catalogue name, a hub id; `hf:org/name` asks the hub
-    even for a name that the catalogue holds.
+    even for a name that the catalogue holds, and `ollama:NAME` the local store of Ollama.
     """
     if isinstance(source, Mapping):
         return _from_dict(source)
-    path = Path(source).expanduser()
+    if isinstance(source, str) and source.startswith("ollama:"):
+        from kvproof.model.ollama_store import read_ollama
+
+        return read_ollama(source.removeprefix("ollama:"))
+    path = _expanded(source)
     if isinstance(source, PathLike) or _is_path(str(source), path):
         from kvproof.model.formats import read_path
 
         return read_path(path)
     return _by_name(str(source), offline=offline)
+
+
+def _expanded(source: str | PathLike[str]) -> Path:
+    """The path that `source` means, its ~ resolved where there is a home."""
+    try:
+        return Path(source).expanduser()
+    except (RuntimeError, ValueError):
+        return Path(source)
 
 
 def _is_path(text: str, path: Path) -> bool:
@@ -51,10 +63,10 @@ def _from_dict(config: Mapping[str, Any]) -> Model:
         from kvproof.model.gguf_config import read_metadata
 
         return read_metadata(config, source=source)
-    from kvproof.model.read import read_config
+    from kvproof.model.formats import read_any_config
 
     name = config.get("_name_or_path")
-    return read_config(
+    return read_any_config(
         config, name=name if isinstance(name, str) and name else "model", source=source
     )
 

@@ -98,6 +98,10 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     named: tuple[tuple[str, Scheme], ...] = ()
     kv_dtype: str | None = None
 
+    def covers(self, *, linear: bool, role: str) -> bool:
+        """Whether tensors of this role may be stored in a scheme of the checkpoint at all."""
+        return linear and role not in ("embedding", "router")
+
     def scheme(self, module: str) -> Scheme | None:
         """The scheme of the linear module called `module`, None when it stays unquantized."""
         name = canonical(module)

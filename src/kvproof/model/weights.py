@@ -16,7 +16,7 @@ def stored_bytes(model: Model, group: TensorGroup) -> int:
     """Bytes of the tensors of `group` in the model's checkpoint, scales included."""
     plain = element_type("f32" if group.fp32 else model.dtype).bytes(prod(group.shape))
     quantization = model.quantization
-    if quantization is None or not _quantizable(group):
+    if quantization is None or not quantization.covers(linear=group.linear, role=group.role):
         return group.count * plain
     return sum(
         count * (plain if scheme is None else matrix_bytes(scheme, group.shape))
@@ -25,13 +25,9 @@ def stored_bytes(model: Model, group: TensorGroup) -> int:
 
 
 def matrix_bytes(scheme: Scheme, shape: tuple[int, ...]) -> int:
-    """Bytes of one quantized tensor; leading axes (experts) are so many matrices."""
-    rows, columns = shape[-2], shape[-1]
+    """Bytes of one tensor in `scheme`; leading axes (experts) are so many matrices."""
+    rows, columns = (1, *shape)[-2:]
     return prod(shape[:-2]) * scheme.bytes(rows, columns)
-
-
-def _quantizable(group: TensorGroup) -> bool:
-    return group.linear and len(group.shape) >= 2 and group.role not in ("embedding", "router")
 
 
 def _schemes(quantization: Quantization, group: TensorGroup) -> list[tuple[Scheme | None, int]]:

@@ -87,8 +87,9 @@ def make_plan(model: Model, deployment: Deployment, contexts: tuple[int, ...] = 
 
 def ranks_of(deployment: Deployment) -> int:
     """GPUs that hold one copy of the model."""
-    if deployment.engine.name == "formula":
-        return formula.ranks_of(deployment)
+    own = getattr(engine_module(deployment.engine.name), "ranks_for", None)
+    if own is not None:
+        return int(own(deployment))
     flags = deployment.flags
     sizes = [flags.get(k) or 1 for k in ("tensor_parallel_size", "pipeline_parallel_size")]
     alias = flags.get("tp_size") or flags.get("tp") or 1

@@ -96,31 +96,44 @@ _SIGNS = "█▓▒░▞▚╱╲·:"
 
 
 def budget_text(plan: Plan) -> str:
-    """The memory of one GPU as a bar and a table of its terms."""
-    shown = [term for term in plan.budget.terms if term.value > 0]
-    total = sum(int(term.value) for term in plan.budget.terms)
-    ordered = [t for t in shown if t.name == "KV cache"] + [
-        t for t in shown if t.name != "KV cache"
-    ]
-    signs = {term.name: _SIGNS[min(i, len(_SIGNS) - 1)] for i, term in enumerate(ordered)}
+    """The memory of one GPU (of each device, where they differ) as a bar and a table of terms."""
+    devices: dict[str, list[Term]] = {}
+    for term in plan.budget.terms:
+        devices.setdefault(_device(term), []).append(term)
+    return "\n\n".join(_memory_text(plan, device, terms) for device, terms in devices.items())
+
+
+def _device(term: Term) -> str:
+    """The device that a term's name ends in: "host", "GPU 1"; "" where all GPUs are alike."""
+    end = term.name.rpartition(", ")[2]
+    return end if end == "host" or end.startswith("GPU ") else ""
+
+
+def _memory_text(plan: Plan, device: str, terms: Sequence[Term]) -> str:
+    shown = [term for term in terms if term.value > 0]
+    total = sum(int(term.value) for term in terms)
+    ordered = sorted(shown, key=lambda term: not term.name.startswith("KV cache"))
+    signs = {t.name: _SIGNS[min(i, len(_SIGNS) - 1)] for i, t in enumerate(ordered)}
     drawn = bar([(signs[t.name], float(t.value)) for t in ordered])
     rows = [
         [
-            f"{signs[t.name]} {t.name}",
+            f"{signs[t.name]} {t.name.removesuffix(f', {device}')}",
             show_bytes(t.value),
-            f"{100 * t.value / total:.1f} %",
+            f"{100 * t.value / max(1, total):.1f} %",
             _bounds(t),
         ]
         for t in ordered
     ]
-    where = (
-        f"one {plan.gpu or 'GPU'}"
-        if not plan.gpu or "x" not in plan.gpu
-        else f"each GPU of {plan.gpu}"
-    )
-    return f"{heading(f'Memory of {where}: {show_bytes(total)}')}\n  {drawn}\n" + table(
-        ["", "size", "share", "between"], rows
-    )
+    title = f"Memory of {_place(plan, device)}: {show_bytes(total)}"
+    return f"{heading(title)}\n  {drawn}\n" + table(["", "size", "share", "between"], rows)
+
+
+def _place(plan: Plan, device: str) -> str:
+    if device:
+        return {"host": "the host, used"}.get(device, device)
+    if not plan.gpu or "x" not in plan.gpu:
+        return f"one {plan.gpu or 'GPU'}"
+    return f"each GPU of {plan.gpu}"
 
 
 def _bounds(term: Term) -> str:

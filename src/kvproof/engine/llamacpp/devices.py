@@ -14,9 +14,9 @@ import msgspec
 from kvproof.engine.llamacpp.flags import Flags
 from kvproof.engine.llamacpp.layout import Piece
 from kvproof.errors import UsageError
-from kvproof.model.gguf_tensors import group_bytes
 from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model
+from kvproof.model.weights import stored_bytes
 
 HOST = -1
 
@@ -95,7 +95,7 @@ def weight_bytes_by_device(model: Model, place: Placement) -> dict[int, int]:
 
 
 def _add(out: dict[int, int], model: Model, group: TensorGroup, place: Placement) -> None:
-    size = group_bytes(model, group)
+    size = stored_bytes(model, group)
     if group.role in ("embedding", "position"):
         out[HOST] += size
         if group.tied and place.output != HOST:

@@ -67,9 +67,7 @@ def _indexer_types(c: Config) -> None:
         c["indexer_types"] = [kinds[x] for x in pattern] if isinstance(pattern, str) else pattern
         return
     freq, offset = max(c.get("index_topk_freq", 1), 1), c.get("index_skip_topk_offset", 2)
-    c["indexer_types"] = [
-        "shared" if max(i - offset + 1, 0) % freq else "full" for i in range(n)
-    ]
+    c["indexer_types"] = ["shared" if max(i - offset + 1, 0) % freq else "full" for i in range(n)]
 
 
 def _hy_v4(c: Config) -> None:
@@ -358,9 +356,7 @@ AFTER: dict[str, Rule] = {
     "kimi_linear": chain(_latent, _DENSE_ONE),
     "laguna": _dense_first("-", 1),
     "llama4_text": _llama4,
-    "longcat_flash": lambda c: c.update(
-        qk_head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
-    ),
+    "longcat_flash": lambda c: c.update(qk_head_dim=c["qk_nope_head_dim"] + c["qk_rope_head_dim"]),
     "longt5": chain(_decoder_layers, _tied),
     "mamba": recurrent.mamba1,
     "mamba2": recurrent.auto_rank("time_step_rank"),

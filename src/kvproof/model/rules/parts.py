@@ -234,8 +234,14 @@ PARTS: dict[str, Rule] = {
     **dict.fromkeys(("minicpm_ocr_vision", "minicpmv4_6_vision", "minicpmv4_7_vision"), _windowed),
     **dict.fromkeys(("muse_glimmer_vision", "muse_spark_vision"), _muse_vision),
     **dict.fromkeys(
-        ("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_omni_moe_text",
-         "qwen3_omni_moe_talker_text"),
+        (
+            "qwen2_moe",
+            "qwen3_moe",
+            "qwen3_next",
+            "qwen3_vl_moe_text",
+            "qwen3_omni_moe_text",
+            "qwen3_omni_moe_talker_text",
+        ),
         _NO_DENSE,
     ),
     **dict.fromkeys(("deit", "vit", "ijepa", "vivit"), _same("pooler_output_size", "hidden_size")),
@@ -285,15 +291,20 @@ PARTS: dict[str, Rule] = {
     ),
     "lfm3_vl_vision": _lfm3_vision,
     "marian": _same("decoder_vocab_size", "vocab_size"),
-    "mimi": chain(
-        default(upsampling_ratios=[8, 6, 5, 4]), _same("codebook_dim", "hidden_size")
-    ),
+    "mimi": chain(default(upsampling_ratios=[8, 6, 5, 4]), _same("codebook_dim", "hidden_size")),
     "minimax_m3_vl_text": _minimax_m3,
     "mllama_text_model": default(cross_attention_layers=[3, 8, 13, 18, 23, 28, 33, 38]),
     "mllama_vision_model": chain(
         default(
             supported_aspect_ratios=[
-                [1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]
+                [1, 1],
+                [1, 2],
+                [1, 3],
+                [1, 4],
+                [2, 1],
+                [2, 2],
+                [3, 1],
+                [4, 1],
             ],
             intermediate_layers_indices=[3, 7, 15, 23, 30],
         ),

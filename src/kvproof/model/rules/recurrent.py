@@ -23,6 +23,7 @@ def mamba1(c: Config) -> None:
 
 def auto_rank(key: str) -> Rule:
     """A rank given as "auto" is a sixteenth of the hidden size."""
+
     def rule(c: Config) -> None:
         if c.get(key) == "auto":
             c[key] = ceil(c["hidden_size"] / 16)

@@ -84,9 +84,7 @@ def _generating() -> frozenset[str]:
     """Types that generate text, and the decoders inside them."""
     whole = {kind for table in base().families.values() for kind in table}
     rows = [row for kind in whole if (row := class_row(kind)) is not None]
-    inner = {
-        sub.class_ for row in rows for key, sub in row.subs.items() if key in TEXT_KEYS
-    }
+    inner = {sub.class_ for row in rows for key, sub in row.subs.items() if key in TEXT_KEYS}
     return frozenset({*whole, *(name for name in inner if name)})
 
 

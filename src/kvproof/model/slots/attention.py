@@ -27,9 +27,7 @@ def kv_slots(ctx: Context, layer: int, kind: str) -> list[Slot]:
         return [FullSlot(layer=layer, kv_heads=heads, k_dim=k_dim, v_dim=v_dim)]
     if kind in _SLIDING:
         window = ctx.need("sliding_window", layer)
-        return [
-            SlidingSlot(layer=layer, kv_heads=heads, k_dim=k_dim, v_dim=v_dim, window=window)
-        ]
+        return [SlidingSlot(layer=layer, kv_heads=heads, k_dim=k_dim, v_dim=v_dim, window=window)]
     if kind == "chunked_attention":
         chunk = ctx.need("attention_chunk_size", layer)
         return [ChunkedSlot(layer=layer, kv_heads=heads, k_dim=k_dim, v_dim=v_dim, chunk=chunk)]

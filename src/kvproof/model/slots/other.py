@@ -55,9 +55,7 @@ def rwkv(ctx: Context) -> list[Slot]:
             out.append(
                 RecurrentSlot(layer=layer, shape=(hidden,), mixer="rwkv", heads=1, element=None)
             )
-        out += [
-            RecurrentSlot(layer=layer, shape=(wide,), mixer="rwkv", heads=1) for _ in range(3)
-        ]
+        out += [RecurrentSlot(layer=layer, shape=(wide,), mixer="rwkv", heads=1) for _ in range(3)]
     return out
 
 

@@ -128,9 +128,7 @@ def rglru(ctx: Context, layer: int) -> list[Slot]:
     """RecurrentGemma: a gated linear recurrence; transformers keeps it outside the cache."""
     width = ctx.need("lru_width")
     return [
-        ConvSlot(
-            layer=layer, channels=width, kernel=ctx.need("conv1d_width") - 1, mixer="rglru"
-        ),
+        ConvSlot(layer=layer, channels=width, kernel=ctx.need("conv1d_width") - 1, mixer="rglru"),
         RecurrentSlot(
             layer=layer, shape=(width,), mixer="rglru", heads=ctx.need("num_attention_heads")
         ),
