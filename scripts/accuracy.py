@@ -185,8 +185,7 @@ def memory_section(left: list[_Found], points: list[logs.Point], constants: dict
         "Error: predicted less printed, as a share of what is printed; the median over a model's "
         "points, then over models, so that each model counts once. vLLM's constants are fitted to "
         "these logs (`scripts/fit_vllm_budget.py`): *left out* means that the model's own points "
-        "took no part in the fit. SGLang's and TensorRT-LLM's rules are read from source, not "
-        "fitted.",
+        "took no part in the fit.",
         table(
             ["vLLM", "models", "points", "median error"],
             [
@@ -205,12 +204,14 @@ def memory_section(left: list[_Found], points: list[logs.Point], constants: dict
         ),
         "### SGLang and TensorRT-LLM",
         table(
-            ["point", "engine", "model", "GPU", "predicted", "printed", "error"],
+            ["point", "engine", "model", "GPU", "predicted", "printed", "error", "because"],
             [row for row in map(_other_row, points) if row],
         ),
         "SGLang's published starts mostly leave out mem_fraction_static, the release and what else "
-        "ran on the GPU; the TensorRT-LLM starts leave out free memory or the GPU. With the free "
-        "memory that the log prints, TensorRT-LLM's pool is exact to the rounding.",
+        "ran on the GPU; the TensorRT-LLM starts leave out the batch or the GPU. SGLang's context "
+        "on unified memory is read off log137, TensorRT-LLM's buffers of a batch off log341, "
+        "log343 and log358: those rows are no test of them. With the free memory that the log "
+        "prints, TensorRT-LLM's pool is exact to the rounding.",
     ]
     return "\n\n".join(lines)
 
@@ -280,7 +281,7 @@ def _other_row(point: logs.Point) -> list[str] | None:
     error = (budget.kv_bytes - point.kv_bytes) / point.kv_bytes
     return [point.id, point.engine, point.model_name.split(" (")[0], point.gpu,
             f"{budget.kv_bytes / GIB:.2f} GiB", f"{point.kv_bytes / GIB:.2f} GiB",
-            percent(error)]  # fmt: skip
+            percent(error), logs.causes().get(f"memory {point.id}", "")]  # fmt: skip
 
 
 # Noise.

@@ -77,6 +77,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     given: dict[str, Any]
     compiled: bool
     """The C++ engine of releases before 1.0, with its buffers for every sequence of a batch."""
+    logit_copies: float
 
     def get(self, name: str, default: Any = None) -> Any:
         """A flag as given, else `default`."""
@@ -109,7 +110,12 @@ def read_flags(deployment: Deployment) -> Flags:
         max_num_tokens=given.get("max_num_tokens", 8192),
         given=given,
         compiled=compiled,
+        logit_copies=_copies(deployment.engine.version) if compiled else 1.0,
     )
+
+
+def _copies(version: str | None) -> float:
+    return 7.0 if _before(version, 0, 17) else 4.5
 
 
 def _compiled(version: str | None, given: dict[str, Any]) -> bool:
@@ -258,11 +264,12 @@ def _buffers(model: Model, flags: Flags) -> tuple[int, int]:
     """Activations of a full batch of tokens, and what sampling keeps for a full batch.
 
     The C++ engine kept five copies of the logits of max_batch_size sequences for its decoder and
-    two more at run time (logs of 0.12 and 0.14); the PyTorch one keeps one.
+    two more at run time (logs of 0.12 and 0.14), later less (4.5 in all by a log of 0.19); the
+    PyTorch one keeps one.
     """
     logits = flags.max_batch_size * model.vocab_size * 4
     activation = flags.max_num_tokens * model.hidden_size * 2 * 8 // flags.tp
-    return activation, logits * (7 if flags.compiled else 1)
+    return activation, int(logits * flags.logit_copies)
 
 
 def budget(model: Model, deployment: Deployment) -> Budget:

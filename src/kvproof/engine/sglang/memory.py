@@ -24,6 +24,8 @@ _SOURCE = "SGLang 0.5.23, mem_cache/kv_cache_configurator.py"
 # Context, communicators and kernels' own memory before weights are loaded, of one rank and of
 # several: what start-up logs print as free, taken from the driver's total (H100, MI355X).
 _CONTEXT = {False: (0.7, 1.6), True: (1.0, 4.2)}
+_UNIFIED = 10.0
+"""GiB that the system and its desktop hold of memory shared with the CPU (GB10: 111.7 of 121.7)."""
 _CONTEXT_LOW, _CONTEXT_HIGH = 0.5, 2.5
 # Workspaces that stay allocated with the weights (attention backend, quantized kernels).
 _WEIGHT_SLACK = 0.015
@@ -57,6 +59,8 @@ def static_memory(model: Model, deployment: Deployment, flags: Flags) -> Static:
 def context_bytes(deployment: Deployment, flags: Flags) -> int:
     """Memory that is gone before the weights are loaded."""
     gpu = deployment.accelerator
+    if gpu is not None and gpu.unified_memory:
+        return int(_UNIFIED * GIB)
     amd = gpu is not None and gpu.vendor.lower().startswith("amd")
     return int(_CONTEXT[amd][flags.tp * flags.pp > 1] * GIB)
 
@@ -72,7 +76,7 @@ def default_fraction(model: Model, deployment: Deployment, flags: Flags, total: 
     reserved = _reserved_mib(model, flags, memory)
     share = round((memory - reserved) / memory, 3)
     share *= _vision_factor(model)
-    if str(flags.get("attention_backend")) == "aiter" and not flags.rules.wide_small_cards:
+    if str(flags.get("attention_backend")) == "aiter" and not flags.rules.state_padding:
         share *= 0.85 if (flags.context_length or model.context or 0) > 8192 else 1
     return share
 
