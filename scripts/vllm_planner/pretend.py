@@ -8,6 +8,7 @@ sizes and layouts are those of the CUDA build. Nothing is computed on it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -36,6 +37,7 @@ _EMPTY = (
     "vllm._moe_C",
     "vllm._moe_C_stable_libtorch",
     "vllm._qutlass_C",
+    "vllm._flashkda_C",
     "vllm._flashmla_C",
     "vllm._flashmla_extension_C",
     "vllm.cumem_allocator",
@@ -43,14 +45,19 @@ _EMPTY = (
     "vllm.vllm_flash_attn._vllm_fa3_C",
     "vllm.third_party.deep_gemm",
     "vllm.third_party.flashmla.flash_mla_interface",
-    "cuda",
-    "cuda.bindings",
-    "cuda.bindings.runtime",
-    "cuda.cudart",
 )
+_KERNEL_LANGUAGES = ("cuda", "tilelang", "cutlass", "quack", "vllm.vllm_flash_attn.cute")
 _ABSENT = ("torchvision", "torchaudio", "torchcodec")
 """Packages of CUDA builds that would break the import of transformers here."""
-_OPERATORS = ("_C", "_moe_C", "_C_cache_ops", "_flashmla_C", "_vllm_fa2_C", "_vllm_fa3_C")
+_OPERATORS = (
+    "_C",
+    "_moe_C",
+    "_C_cache_ops",
+    "_flashmla_C",
+    "_flashkda_C",
+    "_vllm_fa2_C",
+    "_vllm_fa3_C",
+)
 _OFF = ("VLLM_USE_DIRECT_DCP_Q_GATHER", "VLLM_USE_DIRECT_DCP_A2A", "VLLM_USE_DIRECT_DCP_KV_GATHER")
 
 
@@ -84,11 +91,64 @@ def _hollow_attribute(module: str, name: str) -> object:
     return Hollow(f"{module}.{name}")
 
 
-class _FlashInfer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The flashinfer package that the CUDA wheel depends on, hollow."""
+def _is_kernel_language(name: str) -> bool:
+    return any(name == root or name.startswith(f"{root}.") for root in _KERNEL_LANGUAGES)
+
+
+class _InertType(type):
+    def __getattr__(cls, name: str) -> Inert:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Inert(f"{cls.__name__}.{name}")
+
+    def __getitem__(cls, key: object) -> _InertType:
+        return cls
+
+    def __call__(cls, *args: object, **kwargs: object) -> Inert:
+        return Inert(cls.__name__)
+
+
+def _package_attribute(module: str, name: str) -> object:
+    if _is_kernel_language(module) and not name.startswith("__"):
+        if name[0].isupper() or name.endswith("_t"):
+            return _InertType(name, (), {"__module__": module})
+        return Inert(f"{module}.{name}")
+    return _hollow_attribute(module, name)
+
+
+class Inert(Hollow):
+    """Stands where a kernel language is: decorates, subscripts and combines, and does nothing."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and (isinstance(args[0], type) or callable(args[0])):
+            return args[0]
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Inert(f"{self.__name__}.{name}")
+
+    def __getitem__(self, key: object) -> Inert:
+        return self
+
+    def __or__(self, other: object) -> Any:
+        return Any
+
+    __ror__ = __or__
+    __mul__ = __add__ = __sub__ = __rmul__ = __radd__ = lambda self, other: self
+
+    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
+        return (object,)
+
+
+class _HollowPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Packages that the CUDA wheel depends on and that only kernels need."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
-        if name.split(".")[0] == "flashinfer":
+        if name.startswith("cuda.core"):
+            return None
+        if _is_kernel_language(name) or name.split(".")[0] == "flashinfer":
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -96,7 +156,7 @@ class _FlashInfer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module = types.ModuleType(spec.name)
         module.__path__ = []
         module.__version__ = "0.6.0"
-        module.__getattr__ = lambda name: _hollow_attribute(spec.name, name)
+        module.__getattr__ = lambda name: _package_attribute(spec.name, name)
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -109,8 +169,10 @@ def become(gpu: str) -> None:
     os.environ.update({name: "0" for name in _OFF})
     os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    with contextlib.suppress(ImportError):
+        import tvm_ffi  # noqa: F401  (looks for a real CUDA when it is first imported)
     sys.modules.update(dict.fromkeys(_ABSENT))
-    sys.meta_path.insert(0, _FlashInfer())
+    sys.meta_path.insert(0, _HollowPackages())
     _add_empty_modules()
     _replace_torch(what)
     _replace_platform(what)
@@ -123,10 +185,7 @@ def become(gpu: str) -> None:
 def _add_empty_modules() -> None:
     for name in _EMPTY:
         module = types.ModuleType(name)
-        package = name in ("cuda", "cuda.bindings")
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=package)
-        if package:
-            module.__path__ = []
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         if name.endswith("flash_mla_interface"):
             module.__getattr__ = lambda attribute: _hollow_attribute("flash_mla", attribute)
         sys.modules[name] = module
@@ -213,6 +272,8 @@ def _hollow_operators(what: Gpu) -> None:
     def answer(self: Any, key: str) -> Any:
         if self.name == "_C" and "_supports_" in key:
             return lambda *a, **k: what.capability[0] >= 9
+        if key == "get_workspace_size":
+            return lambda *a, **k: 0
         try:
             return own(self, key)
         except AttributeError:

@@ -35,12 +35,12 @@ def compressed_specs(slot: Slot, settings: Settings) -> list[tuple[str, Spec]]:
     out = [("window", _window(slot.window, slot.dim, settings))]
     if slot.ratio <= 1:
         return out
-    out.append(("compressed", _entries(slot.ratio, _row(slot.dim, settings), settings)))
-    out.append(("compressor", _compressor(slot.ratio, slot.dim, settings)))
     if slot.index_dim:
         row = slot.index_dim + _INDEX_SCALE
         out.append(("indexer", _entries(slot.ratio, row, settings)))
         out.append(("indexer_compressor", _compressor(slot.ratio, slot.index_dim, settings)))
+    out.append(("compressed", _entries(slot.ratio, _row(slot.dim, settings), settings)))
+    out.append(("compressor", _compressor(slot.ratio, slot.dim, settings)))
     return out
 
 
