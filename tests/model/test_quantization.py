@@ -142,3 +142,10 @@ def test_the_cache_type_that_a_checkpoint_asks_for() -> None:
 def test_a_scheme_counts_partial_groups_whole() -> None:
     scheme = Scheme(name="g", bits=4, group=128, scale_bits=16)
     assert scheme.bytes(10, 130) == 650 + 10 * 2 * 2
+
+
+def test_an_encoder_is_not_streamed_while_decoding() -> None:
+    t5 = kvproof.load_model({"model_type": "t5"})
+    encoder = sum(g.elements for g in t5.tensors if g.name.startswith("encoder."))
+    assert encoder > 0
+    assert t5.streamed_parameters <= t5.parameters - encoder

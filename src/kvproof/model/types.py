@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from kvproof.kinds import Slot
 from kvproof.model.quantization import Quantization
 from kvproof.model.tensors import TensorGroup
 
+_ENCODER_NAME = re.compile(r"(model\.)?encoder\.")
 _ENCODERS = ("vision", "audio", "projector")
 
 
@@ -79,7 +81,12 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         return not any(group.role == "head" for group in self.tensors)
 
     def is_streamed(self, group: TensorGroup) -> bool:
-        """Whether a decode step reads the tensors of `group` in full."""
+        """Whether a decode step reads the tensors of `group` in full.
+
+        The encoder of an encoder-decoder model has run before decoding starts.
+        """
+        if self.config.get("is_encoder_decoder") and _ENCODER_NAME.match(group.name):
+            return False
         if group.role == "embedding":
             return self.tied and "embed_positions" not in group.name
         return group.role not in (*_ENCODERS, "position")

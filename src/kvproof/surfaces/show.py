@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,7 +107,7 @@ def budget_text(plan: Plan) -> str:
 def _device(term: Term) -> str:
     """The device that a term's name ends in: "host", "GPU 1"; "" where all GPUs are alike."""
     end = term.name.rpartition(", ")[2]
-    return end if end == "host" or end.startswith("GPU ") else ""
+    return end if re.fullmatch(r"host|GPU \d+", end) else ""
 
 
 def _memory_text(plan: Plan, device: str, terms: Sequence[Term]) -> str:
