@@ -101,7 +101,8 @@ def test_vllm_version_model_and_flags() -> None:
 INFO 11-20 09:00:00 [api_server.py:1839] vLLM API server version 0.11.2+rhai1
 INFO 11-20 09:00:00 [utils.py:233] non-default args: {'model_tag': 'org/name', 'port': 8000, \
 'model': 'org/name', 'max_model_len': 8192, 'gpu_memory_utilization': 0.92, \
-'limit_mm_per_prompt': {'image': 2}, 'tensor_parallel_size': 4, 'enable_prefix_caching': False}
+'limit_mm_per_prompt': {'image': 2}, 'tensor_parallel_size': 4, 'enable_prefix_caching': False, \
+'speculative_config': {'method': 'eagle', 'num_speculative_tokens': 3}}
 INFO 11-20 09:00:01 [core.py:77] Initializing a V1 LLM engine (v0.11.2+rhai1) with config: \
 model='org/name', speculative_config=None, dtype=torch.bfloat16, max_seq_len=8192, \
 tensor_parallel_size=4, quantization=fp8, enforce_eager=False, kv_cache_dtype=auto, \
@@ -117,6 +118,7 @@ INFO 11-20 09:00:09 Using configuration from /x/E=128,N=768,device_name=NVIDIA_H
         "kv_cache_dtype": "auto", "enforce_eager": False,
     }  # fmt: skip
     assert {key: log.flags.get(key) for key in expected} == expected
+    assert log.flags["speculative_config"] == {"method": "eagle", "num_speculative_tokens": 3}
 
 
 def test_sglang_server_args() -> None:

@@ -92,10 +92,12 @@ class Collector:
         self, row: Compiled, name: str, kind: str, text: str, index: int, about: dict[str, Any]
     ) -> None:
         if name in ("version", "model", "gpu"):
-            self._facts[row.engine, name] = text.strip()
+            if row.row.source != "quoted":
+                self._facts[row.engine, name] = text.strip()
+            self._facts.setdefault((row.engine, name), text.strip())
             return
         if name.startswith("flag."):
-            value: Any = text if kind == "word" else number(text)
+            value: Any = number(text) if kind in ("int", "num") else text.strip()
             self._flags.setdefault(row.engine, {}).setdefault(name[5:], value)
             return
         if len(self._found) >= _MOST_FIGURES:

@@ -46,19 +46,19 @@ def _items(text: str) -> Iterator[str]:
 
 
 def scalar(text: str) -> Any:
-    """The Python value of a printed scalar; text that is none stays text, objects are dropped."""
+    """The Python value of a printed literal; other text stays text, objects are dropped."""
     short = text.strip()
-    if len(short) > 400:
+    if len(short) > 1000:
         return None
     try:
         value = ast.literal_eval(short)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         value = None if any(c in short for c in "<({[") else short.removeprefix("torch.")
-    return value if isinstance(value, str | int | float | bool | list) else None
+    return value if isinstance(value, str | int | float | bool | list | dict) else None
 
 
 def read_flags(text: str) -> dict[str, Any]:
-    """The scalar flags of a printed dictionary, namespace or argument list; None left out."""
+    """The flags of a printed dictionary, namespace or argument list; None left out."""
     out: dict[str, Any] = {}
     for key, value in pairs(text):
         read = scalar(value)
