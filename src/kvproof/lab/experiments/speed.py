@@ -125,7 +125,13 @@ def attention(*, context: int = 8192, dtype: str = "bf16") -> Experiment:
     )
 
 
-def bandwidth(*, contexts: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384), dtypes: tuple[str, ...] = ("f32", "bf16", "int8:128", "int4:128")) -> Experiment:  # fmt: skip
+_CONTEXTS = (1024, 2048, 4096, 8192, 16384)
+_DTYPES = ("f32", "bf16", "int8:128", "int4:128")
+
+
+def bandwidth(
+    *, contexts: tuple[int, ...] = _CONTEXTS, dtypes: tuple[str, ...] = _DTYPES
+) -> Experiment:
     """Decode attention against context: linear, at a share of the measured read bandwidth."""
     slot = _designs()["MHA, 32 KV heads"]
     speed = read_bandwidth()
