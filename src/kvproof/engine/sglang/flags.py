@@ -76,6 +76,25 @@ def known_flags() -> frozenset[str]:
     return frozenset(json.loads(_DATA.read_text())["names"]) | {*_ALIASES, *_OWN}
 
 
+_READ = frozenset(
+    (*_WHOLE, *_SHARES, *_OWN, "kv_cache_dtype", "dtype", "enable_dp_attention",
+     "disable_radix_cache", "disable_hybrid_swa_memory", "disable_overlap_schedule",
+     "disable_piecewise_cuda_graph", "speculative_algorithm", "attention_backend",
+     "decode_attention_backend", "dsa_prefill_backend", "dsa_decode_backend",
+     "mamba_radix_cache_strategy", "mamba_ssm_dtype", "quantization")
+)  # fmt: skip
+
+
+def canonical_flag(name: str) -> str:
+    """SGLang's own name of a flag that has several spellings."""
+    return _ALIASES.get(name, name)
+
+
+def is_read(name: str) -> bool:
+    """Whether the flag bears on what is computed here."""
+    return canonical_flag(name) in _READ
+
+
 def read_flags(deployment: Deployment) -> Flags:
     """The deployment's flags under SGLang's names, checked; defaults by GPU memory filled in."""
     given: dict[str, Any] = {}

@@ -147,6 +147,16 @@ def _value(name: str, value: Any) -> Any:
     return value
 
 
+def canonical_flag(name: str) -> str:
+    """TensorRT-LLM's own name of a flag that has several spellings."""
+    return _ALIASES.get(name, name)
+
+
+def is_read(name: str) -> bool:
+    """Whether the flag bears on what is computed here."""
+    return canonical_flag(name) in _NAMES
+
+
 def check_flags(deployment: Deployment) -> None:
     """Raise UsageError for an unknown flag or a value out of range."""
     read_flags(deployment)

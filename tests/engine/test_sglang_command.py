@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from kvproof.engine.base import Deployment
+from kvproof.engine.command import read_command, read_flags, render_command
+from kvproof.errors import UsageError
+
+SGLANG = """
+docker run --gpus all lmsysorg/sglang:v0.5.8-cu126 python3 -m sglang.launch_server \\
+  --model-path deepseek-ai/DeepSeek-V3 --tp 8 --trust-remote-code --mem-fraction-static 0.85 \\
+  --enable-dp-attention --dp 8 --cuda-graph-bs 1 2 4 --host 0.0.0.0 --port 30000
+"""
+
+
+def test_a_pasted_launch_server() -> None:
+    command = read_command(SGLANG, gpu="8xH200")
+    assert command.model == "deepseek-ai/DeepSeek-V3"
+    assert str(command.deployment.engine) == "sglang@0.5.8"
+    assert dict(command.deployment.flags) == {
+        "tp_size": 8, "mem_fraction_static": 0.85, "enable_dp_attention": True, "dp_size": 8,
+    }  # fmt: skip
+    assert set(command.ignored) == {"trust_remote_code", "cuda_graph_bs", "host", "port"}
+
+
+def test_sglang_serve_and_equals_signs() -> None:
+    command = read_command("sglang serve --model-path=org/name --context-length=8192")
+    assert command.model == "org/name"
+    assert command.deployment.flags["context_length"] == 8192
+
+
+def test_a_pasted_trtllm_serve() -> None:
+    command = read_command(
+        "mpirun -n 1 trtllm-llmapi-launch trtllm-serve serve meta-llama/Llama-3.1-8B "
+        "--tp_size 2 --max_batch_size 64 --kv_cache_free_gpu_memory_fraction 0.8 --port 8000"
+    )
+    assert command.model == "meta-llama/Llama-3.1-8B"
+    assert dict(command.deployment.flags) == {
+        "tp_size": 2, "max_batch_size": 64, "free_gpu_memory_fraction": 0.8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("sglang", {"tp_size": 4, "mem_fraction_static": 0.8, "disable_radix_cache": True}),
+        ("tensorrt_llm", {"tp_size": 4, "free_gpu_memory_fraction": 0.8, "max_seq_len": 8192}),
+    ],
+)
+def test_the_way_back(engine: str, flags: dict[str, object]) -> None:
+    text = render_command("org/name", Deployment(engine, **flags))
+    command = read_command(text)
+    assert command.model == "org/name"
+    assert dict(command.deployment.flags) == flags
+
+
+def test_flags_after_the_dashes() -> None:
+    command = read_flags("sglang@0.5.12", ["--tp", "2", "--page-size", "64"])
+    assert dict(command.deployment.flags) == {"tp_size": 2, "page_size": 64}
+
+
+@pytest.mark.parametrize(
+    "command", ["python -m sglang.launch_server --tq 2", "trtllm-serve m --tp_sise 2"]
+)
+def test_unknown_flags_are_named(command: str) -> None:
+    with pytest.raises(UsageError, match="unknown"):
+        read_command(command)
+
+
+def test_what_only_the_yaml_takes_is_refused() -> None:
+    with pytest.raises(UsageError, match="kv_cache_config"):
+        render_command("m", Deployment("tensorrt_llm", tokens_per_block=64))
