@@ -64,6 +64,16 @@ def test_explain_prints_formulas() -> None:
     assert "32 layers x 4,096 positions x 8 KV heads" in done.stdout
 
 
+def test_transformers_own_variants() -> None:
+    done = kvproof("cache", LLAMA, "--quantized", "hqq:4", "--contexts", "64", "--json")
+    row = json.loads(done.stdout)["result"]["rows"][0]["cache"]
+    assert row["quantized_bytes"] == 32 * 2 * (64 * 1024 // 2 + 64 * 1024 // 64 * 4)
+    done = kvproof("cache", LLAMA, "--offloaded", "--contexts", "4k", "--json")
+    row = json.loads(done.stdout)["result"]["rows"][0]["cache"]
+    assert row["device_bytes"] == row["bytes"] // 16
+    assert kvproof("cache", LLAMA, "--quantized", "hqq:3x").returncode == 2
+
+
 def test_without_the_cache() -> None:
     done = kvproof("cache", LLAMA, "--without-cache", "--prompt", "1000", "--output", "500")
     assert done.returncode == 0

@@ -28,6 +28,11 @@ from kvproof.surfaces.cli.options import RATE, TOKEN_LIST, TOKENS, inputs_of, ou
 @click.option("--v-dtype", help="Element type of values.")
 @click.option("--static-length", type=TOKENS, help="Reserve this many tokens for each sequence.")
 @click.option("--encoder-tokens", type=int, help="Tokens that the encoder or the image holds.")
+@click.option("--decode-steps", type=int, default=0, help="Tokens decoded after the prefill.")
+@click.option(
+    "--quantized", metavar="BACKEND:BITS", help="transformers' quantized cache, e.g. hqq:4."
+)
+@click.option("--offloaded", is_flag=True, help="transformers' offloaded cache: what stays.")
 @click.option(
     "--without-cache", is_flag=True, help="Compare a generation with and without a cache."
 )
@@ -56,6 +61,8 @@ def cache(ctx: click.Context, /, source: str, **values: Any) -> int:
     model = load_model(source, offline=values["offline"])
     if values["without_cache"]:
         return _without(ctx, model)
+    if values["quantized"] or values["offloaded"]:
+        return _variant(ctx, model)
     return _cache(ctx, model)
 
 
@@ -66,7 +73,15 @@ def _cache(ctx: click.Context, model: Any) -> int:
     values = ctx.params
     options = {
         k: values[k]
-        for k in ("engine", "dtype", "k_dtype", "v_dtype", "static_length", "encoder_tokens")
+        for k in (
+            "engine",
+            "dtype",
+            "k_dtype",
+            "v_dtype",
+            "static_length",
+            "encoder_tokens",
+            "decode_steps",
+        )
     }
     types = types_of(model, values["dtype"], values["k_dtype"], values["v_dtype"])
     if values["lengths"]:
@@ -125,6 +140,69 @@ def _cache_text(model: Any, types: Any, rows: Any, per_token: int, *, explain: b
             for lengths, answer in rows
         ]
     return "\n\n".join(parts)
+
+
+def _variant(ctx: click.Context, model: Any) -> int:
+    """transformers' quantized or offloaded cache at each context."""
+    values = ctx.params
+    ask = _quantized if values["quantized"] else _offloaded
+    rows = [(n, ask(model, n, values)) for n in values["contexts"]]
+    if values["as_json"]:
+        from kvproof.surfaces.document import document
+
+        result = {"rows": [{"tokens": n, "cache": answer} for n, answer in rows]}
+        click.echo(
+            document("cache", inputs=inputs_of(ctx, model), result=result, warnings=model.notes)
+        )
+        return 0
+    from kvproof.surfaces import show
+    from kvproof.surfaces.text import heading, table
+    from kvproof.units import show_bytes, show_context
+
+    fields = rows[0][1].__struct_fields__
+    head = ["tokens", *(field.removesuffix("_bytes").replace("_", " ") for field in fields)]
+    lines = [
+        [show_context(n), *(show_bytes(getattr(answer, field)) for field in fields)]
+        for n, answer in rows
+    ]
+    title = heading(f"transformers' {'quantized' if values['quantized'] else 'offloaded'} cache")
+    click.echo(f"{show.model_lines(model)}\n\n{title}\n{table(head, lines)}")
+    warn(model.notes)
+    return 0
+
+
+def _quantized(model: Any, tokens: int, values: dict[str, Any]) -> Any:
+    from kvproof.engine.transformers_variants import quantized_cache
+    from kvproof.errors import UsageError
+
+    backend, _, bits = values["quantized"].partition(":")
+    if bits and not bits.isdigit():
+        raise UsageError(f"can't read {values['quantized'][:40]!r}", hint="write hqq:4")
+    return quantized_cache(
+        model,
+        tokens,
+        decode_steps=values["decode_steps"],
+        backend=backend,
+        bits=int(bits or 4),
+        dtype=values["dtype"],
+    )
+
+
+def _offloaded(model: Any, tokens: int, values: dict[str, Any]) -> Any:
+    from kvproof.engine.base import CacheRequest, parse_engine
+    from kvproof.engine.transformers_variants import offloaded_cache
+
+    request = CacheRequest(
+        lengths=(tokens,) * values["batch"],
+        dtype=values["dtype"],
+        static_length=values["static_length"],
+        encoder_tokens=values["encoder_tokens"],
+        decode_steps=values["decode_steps"],
+    )
+    engine = parse_engine(values["engine"])
+    return offloaded_cache(
+        model, request, engine.version if engine.name == "transformers" else None
+    )
 
 
 def _without(ctx: click.Context, model: Any) -> int:
