@@ -35,6 +35,8 @@ def name_of(case: dict[str, Any]) -> str:
     return f"{case['model']}-{case['gpu']}-{flags}"
 
 
+OWN = ("ValidationError", "AssertionError", "ZeroDivisionError", "NotImplementedError")
+"""Refusals of vLLM's own; other errors come from what the pretended GPU lacks."""
 ANSWERED = [case for case in TRUTH["cases"] if "refused" not in case["answer"]]
 
 
@@ -62,7 +64,9 @@ def test_every_figure_equals_the_planner(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in TRUTH["cases"] if "refused" in c["answer"]], ids=name_of
+    "case",
+    [c for c in TRUTH["cases"] if c["answer"].get("refused", "").startswith(OWN)],
+    ids=name_of,
 )
 def test_what_vllm_refuses_is_refused(case: dict[str, Any]) -> None:
     with pytest.raises(KvproofError):

@@ -15,6 +15,11 @@ import msgspec
 from kvproof.errors import UsageError
 
 DEFAULT_BLOCK = 16
+_NOT_LATENT = (
+    "fp8_e5m2", "nvfp4", "nvfp4_4over6", "int8_per_token_head", "fp8_per_token_head",
+    "int4_per_token_head",
+)  # fmt: skip
+"""Cache types that no backend keeps a latent in."""
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,10 +128,11 @@ def choose(attention: Attention) -> Backend:
         if block is None or backend.takes(block):
             return backend
     major, minor = attention.capability
-    what = f"blocks of {block} tokens" if block is not None else "this model's attention"
+    blocks = f" in blocks of {block} tokens" if block is not None else ""
     raise UsageError(
-        f"no attention backend of vLLM takes {what} on compute capability {major}.{minor}",
-        hint="leave block_size out, or name another GPU",
+        f"no attention backend of vLLM takes this model's attention with a {attention.kv_dtype} "
+        f"cache{blocks} on compute capability {major}.{minor}",
+        hint="leave kv_cache_dtype and block_size out, or name another GPU",
     )
 
 
@@ -135,6 +141,8 @@ def _options(attention: Attention) -> list[Backend]:
         return [CPU_MLA if attention.latent else CPU_ATTN]
     if attention.platform == "rocm":
         return [_rocm(attention)]
+    if attention.latent and attention.kv_dtype in _NOT_LATENT:
+        return []
     if attention.sparse:
         return _sparse(attention)
     return _latent(attention) if attention.latent else _plain(attention)

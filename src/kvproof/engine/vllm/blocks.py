@@ -20,11 +20,10 @@ from kvproof.engine.vllm.backends import (
     choose,
     common_block,
 )
-from kvproof.engine.vllm.compressed import BLOCK as COMPRESSED_BLOCK
-from kvproof.engine.vllm.compressed import is_v4
+from kvproof.engine.vllm.compressed import compressed_block, is_v4
 from kvproof.engine.vllm.layers import Blocks, heads_on
 from kvproof.engine.vllm.rows import latent_row, pair_row
-from kvproof.engine.vllm.settings import Settings, is_hybrid, is_sparse, keeps_latent
+from kvproof.engine.vllm.settings import Settings, has_states, is_sparse, keeps_latent
 from kvproof.engine.vllm.states import state_bytes
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
 from kvproof.model.types import Model
@@ -42,7 +41,7 @@ def settle_blocks(model: Model, settings: Settings) -> Blocks:
     if settings.rules.null_reserved and _widest(model) is not None:
         check_triton(backend, attention)
     size = _plain_block(model, settings, attention, backend)
-    if not is_hybrid(model) or not settings.rules.v1:
+    if not has_states(model) or not settings.rules.v1:
         return Blocks(size=size, backend=backend, state_size=settings.max_model_len)
     if _widest(model) is None:
         aligned = settings.state_mode != "none"
@@ -101,7 +100,7 @@ def _widest(model: Model) -> Slot | None:
 
 def _plain_block(model: Model, settings: Settings, attention: Attention, backend: Backend) -> int:
     if is_v4(model):
-        return settings.block_size or COMPRESSED_BLOCK
+        return compressed_block(settings)
     if not settings.rules.block_by_backend:
         return block_by_name(attention)
     if settings.block_size is not None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from kvproof.engine.vllm.settings import Settings
 from kvproof.engine.vllm.specs import Spec
+from kvproof.errors import UsageError
 from kvproof.kinds import CompressedSlot, SlidingSlot, Slot
 from kvproof.model.types import Model
 
 BLOCK = 256
+_LARGEST_RATIO = 128
 _WINDOW_BLOCK = 64
 _ROW = 584
 """fp8_ds_mla of V4: 448 B of values, 64 bf16 rotary numbers, 8 B of scales."""
@@ -24,6 +26,22 @@ _INDEX_SCALE = 4
 def is_v4(model: Model) -> bool:
     """Whether the model's window layers use V4's packed rows too."""
     return "DeepseekV4" in model.architecture or model.model_type.startswith("deepseek_v4")
+
+
+def compressed_block(settings: Settings) -> int:
+    """The block of compressed entries; raises UsageError for what vLLM refuses."""
+    block = settings.block_size or BLOCK
+    if block % _LARGEST_RATIO:
+        raise UsageError(
+            f"DeepSeek-V4 needs blocks of a multiple of {_LARGEST_RATIO} tokens, not {block}",
+            hint="leave block_size out",
+        )
+    if not _packed(settings) and settings.platform == "cuda" and settings.capability[0] < 10:
+        raise UsageError(
+            f"vLLM keeps DeepSeek-V4's cache in fp8 on this GPU, not in {settings.kv_dtype}",
+            hint="set kv_cache_dtype=fp8",
+        )
+    return block
 
 
 def compressed_specs(slot: Slot, settings: Settings) -> list[tuple[str, Spec]]:

@@ -13,6 +13,8 @@ from kvproof.errors import UsageError
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot
 from kvproof.model.types import Model
 
+EXPANDED = ("minicpm3",)
+"""Model types whose latents vLLM does not keep."""
 _NO_STAGES = ("gemma3n",)
 """Model types without pipeline parallelism in vLLM."""
 
@@ -70,9 +72,11 @@ def _check_context(model: Model, ranks: int, context: int) -> None:
             "vLLM has no decode context parallelism for sliding-window layers",
             hint="set decode_context_parallel_size=1",
         )
-    if any(isinstance(slot, LatentSlot) for slot in model.slots):
+    latent = any(isinstance(slot, LatentSlot) for slot in model.slots)
+    expanded = model.model_type.startswith(EXPANDED)
+    if latent and not expanded:
         return
-    heads = _kv_heads(model)
+    heads = model.attention_heads if expanded else _kv_heads(model)
     if ranks <= heads or context > ranks // heads:
         raise UsageError(
             f"decode_context_parallel_size {context} needs as many copies of each of the "

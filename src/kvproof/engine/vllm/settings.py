@@ -14,7 +14,7 @@ import msgspec
 from kvproof.engine.base import Deployment
 from kvproof.engine.vllm.draft import Draft, read_draft
 from kvproof.engine.vllm.flags import read_flags
-from kvproof.engine.vllm.refusals import check_parallel
+from kvproof.engine.vllm.refusals import EXPANDED, check_parallel
 from kvproof.engine.vllm.versions import Rules, rules_for
 from kvproof.kinds import ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
 from kvproof.model.types import Model
@@ -24,8 +24,6 @@ _ROCM = ("amd", "rocm")
 _HOPPER = (9, 0)
 _ATTENTION_FREE = ("mamba", "falcon_mamba")
 """Model types that are nothing but states."""
-_EXPANDED = ("minicpm3",)
-"""Model types whose latents vLLM does not keep."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +111,7 @@ def keeps_latent(model: Model, settings: Settings) -> bool:
 
     Source: vLLM 0.32, transformers_utils/model_arch_config_convertor.py (is_deepseek_mla).
     """
-    return settings.rules.latent and not model.model_type.startswith(_EXPANDED)
+    return settings.rules.latent and not model.model_type.startswith(EXPANDED)
 
 
 def is_sparse(model: Model) -> bool:
@@ -222,7 +220,7 @@ def _prefix_caching(model: Model, flags: Mapping[str, Any], rules: Rules) -> boo
 
 def _state_mode(model: Model, flags: Mapping[str, Any], rules: Rules, *, prefix: bool) -> str:
     """How states are cached: "none" the running one, "align" one more, "all" every block's."""
-    if not prefix or not is_hybrid(model):
+    if not prefix or not has_states(model):
         return "none"
     asked = str(flags.get("mamba_cache_mode", "none"))
     if asked != "none" and asked in rules.state_modes:
