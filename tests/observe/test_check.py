@@ -127,6 +127,25 @@ def test_sglang_pool_and_states() -> None:
     assert rows(report)["kv_cache_tokens"].ok
 
 
+def test_sglang_two_pools_are_added_up() -> None:
+    """Twelve sliding and twelve full layers of gpt-oss-20b, 80 % as many sliding tokens."""
+    tokens, cell = 1_000_000, 12 * 8 * 64 * 2
+    half = tokens * cell / 2**30
+    text = (
+        "[2026-05-01 TP0] server_args=ServerArgs(model_path='openai/gpt-oss-20b', tp_size=1, "
+        "context_length=32768)\n"
+        f"[2026-05-01 TP0] Use sliding window memory pool. full_layer_tokens={tokens}, "
+        f"swa_layer_tokens={tokens * 8 // 10}\n"
+        f"[2026-05-01 TP0] KV Cache is allocated. #tokens: {tokens * 8 // 10}, K size: "
+        f"{half * 0.8:.2f} GB, V size: {half * 0.8:.2f} GB\n"
+        f"[2026-05-01 TP0] KV Cache is allocated. #tokens: {tokens}, K size: {half:.2f} GB, "
+        f"V size: {half:.2f} GB\n"
+        f"[2026-05-01 TP0] max_total_num_tokens={tokens}, context_len=32768\n"
+    )
+    report = kvproof.check(text, gpu="H100-80GB")
+    assert rows(report)["kv_cache_tokens"].ok
+
+
 def test_tensorrt_llm_pool_is_a_share_of_free_memory() -> None:
     text = (
         "[TensorRT-LLM] TensorRT LLM version: 0.19.0\n"

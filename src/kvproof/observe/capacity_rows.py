@@ -26,6 +26,8 @@ def printed_pool(log: Log) -> Pool | None:
     whole = log.smallest("available_kv_memory") or log.smallest("kv_size")
     if whole is not None:
         return Pool(value=whole.value, low=whole.low, high=whole.high, line=whole.line)
+    if log.get("swa_tokens") is not None:
+        return _two_pools(log)
     k, v = log.smallest("k_size"), log.smallest("v_size")
     if k is not None and v is not None:
         return Pool(value=k.value + v.value, low=k.low + v.low, high=k.high + v.high, line=k.line)
@@ -33,6 +35,21 @@ def printed_pool(log: Log) -> Pool | None:
     if exact is not None:
         return Pool(value=exact.value, low=exact.low, high=exact.high, line=exact.line)
     return None
+
+
+def _two_pools(log: Log) -> Pool | None:
+    """SGLang's full and sliding pools of one rank, which it prints one after the other."""
+    first = log.all("k_size")[:1]
+    worker = first[0].worker if first else None
+    parts = [f for f in log.figures if f.name in ("k_size", "v_size") and f.worker == worker][-4:]
+    if len(parts) != 4:
+        return None
+    return Pool(
+        value=sum(f.value for f in parts),
+        low=sum(f.low for f in parts),
+        high=sum(f.high for f in parts),
+        line=parts[-1].line,
+    )
 
 
 def capacity_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison]:
