@@ -1,8 +1,8 @@
-"""Compare the parameter recipes with real models on the meta device, at default and at random configs.
+"""Compare the parameter recipes with real models on the meta device: default and random configs.
 
     python scripts/check_parameters.py [--rounds N] [--seed S] [MODEL_TYPE ...]
 
-Every mismatch is printed with the tensors that differ; the last line counts exact and inexact cases.
+Every mismatch is printed with the tensors that differ; the last line counts the exact cases.
 """
 
 from __future__ import annotations
@@ -165,11 +165,11 @@ def _late(*_: Any) -> None:
 
 
 def check(model_type: str, name: str, config: Any, label: str) -> str:
-    """One comparison: "" when equal, "skip" when the class refuses the config, else what differs."""
+    """One comparison: "" when equal, "skip" when the class refuses it, else what differs."""
     cls = getattr(transformers, name)
     try:
         signal.alarm(60)
-        real, model = real_shapes(cls, copy.deepcopy(config))
+        real, _model = real_shapes(cls, copy.deepcopy(config))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -182,7 +182,8 @@ def check(model_type: str, name: str, config: Any, label: str) -> str:
         return f"{label}: {type(error).__name__} {str(error)[:200]}"
     if squeezed(real) == squeezed(mine):
         return ""
-    return f"{label}: missing {dict(list((real - mine).items())[:5])} extra {dict(list((mine - real).items())[:5])}"
+    missing, extra = (dict(list(part.items())[:5]) for part in (real - mine, mine - real))
+    return f"{label}: missing {missing} extra {extra}"
 
 
 def main() -> None:

@@ -261,7 +261,8 @@ def main(arguments: list[str]) -> None:
     table["provenance"] = (
         f"scripts/fit_vllm_budget.py on {len(found)} start-ups of "
         f"{len({row.point.name for row, _, _ in found})} models (vLLM 0.6 to 0.31); sampler bytes "
-        "from printed activations, the rest by least absolute deviations, every model weighing the same"
+        "from printed activations, the rest by least absolute deviations, "
+        "every model weighing the same"
     )
     print(json.dumps(table, indent=1))
     if "--write" in arguments:

@@ -2,9 +2,10 @@
 
     python scripts/trace_parameters.py [MODEL_TYPE ...]
 
-Every model class's constructor is interpreted over a symbolic config: both sides of each branch, each loop once with
-a symbolic counter. What comes out is each parameter's name, shape, condition and repeats as expressions of config
-keys. scripts/check_parameters.py then compares the recipes with real models on the meta device.
+Every model class's constructor is interpreted over a symbolic config: both sides of each branch,
+each loop once with a symbolic counter. What comes out is each parameter's name, shape, condition
+and repeats as expressions of config keys. scripts/check_parameters.py then compares the recipes
+with real models on the meta device.
 """
 
 from __future__ import annotations

@@ -77,7 +77,6 @@ STUB_METHODS = {
     "add_model_tags",
     "_register_hooks",
     "_rope_init",
-    "tie_weights",
     "warn",
     "warning",
     "warning_once",
@@ -89,7 +88,6 @@ STUB_METHODS = {
     "_init_rope",
     "rope_init_fn",
     "flatten_parameters",
-    "half",
     "bfloat16",
     "disable_input_require_grads",
     "_adjust_dac_decoder",
@@ -539,7 +537,7 @@ def _activation(interp: Any, key: Any) -> Any:
     return Opaque("activation")
 
 
-# ---- calls -----------------------------------------------------------------------------------------------------
+# ---- calls ------------------------------------------------------------
 def call(interp: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """function(*args, **kwargs)."""
     if isinstance(function, Choice):
@@ -567,10 +565,8 @@ def call(interp: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) ->
     name = getattr(function, "__module__", None) or ""
     if getattr(function, "__name__", "") == "weight_norm":
         return torch_table.weight_norm(interp, args, kwargs)
-    if (
-        name.startswith("torch")
-        or isinstance(function, types.BuiltinFunctionType)
-        and _of_torch(function)
+    if name.startswith("torch") or (
+        isinstance(function, types.BuiltinFunctionType) and _of_torch(function)
     ):
         return torch_table.call_torch(interp, function, args, kwargs)
     return _call_python(interp, function, name, args, kwargs)
@@ -850,10 +846,8 @@ def _call_type(interp: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) 
         return args[0] if isinstance(args[0], Tensor) else Opaque("buffer")
     if issubclass(cls, nn.Module):
         return construct(interp, cls, args, kwargs)
-    if (
-        issubclass(cls, torch.Tensor)
-        or cls.__module__ == "torch"
-        and cls.__name__.endswith("Tensor")
+    if issubclass(cls, torch.Tensor) or (
+        cls.__module__ == "torch" and cls.__name__.endswith("Tensor")
     ):
         return torch_table.sized(interp, args, kwargs)
     if cls.__name__ == "GenerationConfig":
@@ -922,7 +916,7 @@ def _init(interp: Any, obj: Any, owner: type, args: list[Any], kwargs: dict[str,
     interp.run(inspect.unwrap(function), [obj, *args], kwargs)
 
 
-# ---- builtins --------------------------------------------------------------------------------------------------
+# ---- builtins ------------------------------------------------------------
 def _range(interp: Any, *args: Any) -> Any:
     start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
     if any(isinstance(a, Opaque) for a in (start, stop, step)):

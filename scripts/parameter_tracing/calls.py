@@ -53,7 +53,8 @@ class Calls:
         scope: Env | None = env
         while scope is not None and scope.parent is not None:
             scope = scope.parent
-        assert scope is not None
+        if scope is None:
+            raise TypeError("super() outside a method")
         function = scope.function
         cell = function.__closure__[function.__code__.co_freevars.index("__class__")]
         first = next(iter(scope.names.values()))

@@ -240,7 +240,7 @@ class Walk:
             group.guard = conj(group.guard, negate(cond))
 
     def apply_ties(self) -> list[tuple[Any, str, str]]:
-        """Drop tied targets under the model's condition; what lies in sub-models is left for run time."""
+        """Drop tied targets under the model's condition; sub-models' own are left for run time."""
         late = []
         for prefix, cond, keys in self.ties:
             dot = f"{prefix}." if prefix else ""
@@ -259,7 +259,7 @@ class Walk:
                 targets = [
                     g
                     for g in targets
-                    if not any(g is s for s in sources) or len(sources) > 1 and False
+                    if not any(g is s for s in sources) or (len(sources) > 1 and False)
                 ]
                 for group in targets:
                     group.guard = conj(group.guard, negate(cond))

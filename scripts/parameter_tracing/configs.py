@@ -1,4 +1,4 @@
-"""Config objects as the interpreter sees them: every key an expression, methods and properties interpreted."""
+"""Config objects as the interpreter sees them: keys are expressions, methods interpreted."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def get(interp: Any, cfg: Cfg, name: str) -> Any:
 
 
 def sharing_modes(cfg: Cfg) -> SymRange:
-    """Which layers read another layer's keys and values; who stores them does not matter to parameters."""
+    """Which layers read another layer's keys and values; parameters do not ask who stores."""
     layers = key((*cfg.path, "num_hidden_layers"))
     if hasattr(cfg.inst, "kv_source_layers"):
         sources = key((*cfg.path, "kv_source_layers"))

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
-from kvproof.model.recipe_operations import OPERATIONS  # noqa: E402
+from kvproof.model.recipe_operations import OPERATIONS
 
 from .expressions import NATIVE, E
 

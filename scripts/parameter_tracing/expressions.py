@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 Scalar = (int, float, str, bool, type(None), tuple)
 
@@ -18,7 +18,7 @@ class E:
     """One expression node; args are nodes or plain constants."""
 
     __slots__ = ("_free", "_hash", "args", "op")
-    _table: dict[Any, E] = {}
+    _table: ClassVar[dict[Any, E]] = {}
 
     def __new__(cls, op: str, *args: Any) -> E:
         key = (op, tuple((type(a).__name__, a) if not isinstance(a, E) else a for a in args))
@@ -124,7 +124,7 @@ def concrete(value: Any) -> bool:
 
 
 def freeze(value: Any) -> Any:
-    """Lists become tuples, so that constants can be hashed; tuples with expressions become nodes."""
+    """Lists become tuples, so that constants hash; tuples with expressions become nodes."""
     if isinstance(value, (list, tuple)):
         items = tuple(freeze(v) for v in value)
         return items if concrete(items) else E("tuple", *items)

@@ -1,4 +1,4 @@
-"""Abstract interpretation of model constructors: both sides of every branch, loops once with a symbolic counter."""
+"""Abstract interpretation of constructors: both sides of branches, loops once, symbolically."""
 
 from __future__ import annotations
 

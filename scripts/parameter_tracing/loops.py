@@ -78,7 +78,7 @@ class Loops:
         return None
 
     def stretch(self, piece: SymRange, body: Callable[[Any], Any], poison: list[Any]) -> None:
-        """A stretch of symbolic length: once with a counter, or unrolled when iterations depend on each other."""
+        """A stretch of symbolic length: once with a counter, or unrolled where passes depend."""
         if not poison or not self._needs_unroll(piece, body, poison):
             try:
                 return self._once(piece, body, [])

@@ -103,7 +103,7 @@ class Operators:
             return SymRange(mk("*", size, b), lambda i: mk("idx", a, mk("%", i, size)))
         if op == "%" and isinstance(a, str):
             return Opaque("format") if not concrete(b) else a % b
-        if op == "|" and (isinstance(a, (dict, set)) or isinstance(a, type)):
+        if op == "|" and (isinstance(a, (dict, set, type))):
             return a | b
         try:
             return mk(op, a, b)
@@ -147,7 +147,6 @@ class Operators:
         if len(nodes) == 1:
             return value
         if isinstance(value, Opaque):
-            value = value if is_and else value
             return value
         cond = self.truth(value)
 
@@ -157,7 +156,7 @@ class Operators:
         if not isinstance(cond, E):
             return rest() if bool(cond) == is_and else value
         if is_and:
-            return self.fork(cond, rest, lambda: value if value is not cond else value)
+            return self.fork(cond, rest, lambda: value)
         return self.fork(cond, lambda: value, rest)
 
     def ex_Compare(self, node: ast.Compare, env: Env) -> Any:

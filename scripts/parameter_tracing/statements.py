@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from typing import Any
 
 from .expressions import E, mk
@@ -224,10 +225,8 @@ class Statements:
         elif hasattr(owner, "overlay"):
             key = owner.alias(name)
             if key not in owner.overlay:
-                try:
+                with contextlib.suppress(Raised):
                     owner.overlay[key] = self.get_attr(owner, name)
-                except Raised:
-                    pass
             self.write(owner.overlay, key, value)
         elif isinstance(owner, Choice):
             self.fork(

@@ -68,7 +68,7 @@ class Branches:
             if (
                 fact.op == "is"
                 and fact.args[1] is None
-                and not truth is False
+                and truth is not False
                 and cond is fact.args[0]
             ):
                 return not flip
@@ -81,7 +81,7 @@ class Branches:
             truth ^= cond.op == "not"
             cond = cond.args[0]
         self.facts.append((cond, truth))
-        if cond.op == "and" and truth or cond.op == "or" and not truth:
+        if (cond.op == "and" and truth) or (cond.op == "or" and not truth):
             for arg in cond.args:
                 if isinstance(arg, E):
                     self.assume(arg, truth)
@@ -148,7 +148,8 @@ class Branches:
         if hasattr(value, "path"):
             return True
         if isinstance(value, Opaque):
-            return False  # availability of kernels and the like; the numeric check finds where this is wrong
+            # Availability of kernels and the like; the numeric check finds where this is wrong.
+            return False
         if isinstance(value, SymRange):
             return mk(">", value.count, 0)
         if isinstance(value, Carried):

@@ -1,4 +1,4 @@
-"""Constructors rewritten so that they can be read symbolically; each makes the same parameters as the original."""
+"""Constructors rewritten to be read symbolically; each makes the original's parameters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def axial(self: Any, config: Any) -> None:
 
 
 def zamba2_layers(self: Any) -> Any:
-    """zamba2: hybrid layers repeat `num_mem_blocks` shared blocks, so the blocks stand beside the layers."""
+    """zamba2: hybrid layers repeat `num_mem_blocks` blocks, which stand beside the layers."""
     self.shared_transformer = nn.ModuleList(
         [
             Zamba2AttentionDecoderLayer(self.config, block_id=b)

@@ -53,7 +53,7 @@ _births = itertools.count(1)
 
 
 class Store(dict[Any, Any]):
-    """Mutable state; knows when it was made, so that a branch logs only what is older than itself."""
+    """Mutable state; knows when it was made, so that a branch logs only older state."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
