@@ -137,6 +137,17 @@ def test_sglang_server_args() -> None:
     assert log.figures[0].worker == "TP1"
 
 
+def test_flags_of_a_printed_command_line() -> None:
+    text = (
+        "+ exec vllm serve org/name --tensor-parallel-size 4 --max-model-len 8192\n"
+        "INFO Available KV cache memory: 6.51 GiB\n"
+    )
+    log = kvproof.read_log(text)
+    assert log.model == "org/name"
+    assert log.flags["tensor_parallel_size"] == 4
+    assert not kvproof.read_log("see vllm serve --helpp\nGPU blocks: 7\n").flags
+
+
 def test_llama_server_caches_are_told_apart() -> None:
     text = """
 build: 6700 (abc) with cc for linux

@@ -7,10 +7,10 @@ from typing import Any
 
 from kvproof.errors import InputError
 from kvproof.observe.figures import Figure, Log, Unit
-from kvproof.observe.flags import read_flags
+from kvproof.observe.flags import read_flags, spoken_flags
 from kvproof.observe.formats import ROUNDED
 from kvproof.observe.rows import Compiled, number, size
-from kvproof.observe.watch import Arguments, Program, Thing, things_in
+from kvproof.observe.watch import Arguments, Program, Spoken, Thing, things_in
 
 _WINDOW = 2048
 _MOST_TRIES = 20_000
@@ -66,6 +66,8 @@ class Collector:
                 self._vote(thing.name, thing.weight)
             elif isinstance(thing, Arguments):
                 held |= self._arguments(thing, raw)
+            elif isinstance(thing, Spoken):
+                held |= self._command(thing, text)
             else:
                 held |= self._problem(text)
         return held
@@ -127,6 +129,20 @@ class Collector:
                 own[name] = value
             elif key in place.keys:
                 own.setdefault(name, value)
+        return True
+
+    def _command(self, place: Spoken, text: str) -> bool:
+        """Flags of a printed command line, where the engine does not print its own."""
+        words = text[text.lower().index(place.literal) + len(place.literal) :]
+        model, flags = spoken_flags(place.engine, words)
+        if model:
+            self._facts.setdefault((place.engine, "model"), model)
+        if not flags:
+            return False
+        own = self._flags.setdefault(place.engine, {})
+        for name, value in flags.items():
+            own.setdefault(name, value)
+        self._vote(place.engine, 10)
         return True
 
     def _problem(self, text: str) -> bool:

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from kvproof.errors import KvproofError
+
 _OPEN, _CLOSE = "([{<", ")]}>"
 _LONGEST = 65_536
 
@@ -65,3 +67,14 @@ def read_flags(text: str) -> dict[str, Any]:
         if read is not None:
             out[key] = read
     return out
+
+
+def spoken_flags(engine: str, words: str) -> tuple[str | None, dict[str, Any]]:
+    """Model and flags of the rest of a command line; nothing where it can't be read."""
+    from kvproof.engine import command
+
+    try:
+        read = command.read_flags(engine, command.split_command(words).words)
+    except KvproofError:
+        return None, {}
+    return read.model, dict(read.deployment.flags)

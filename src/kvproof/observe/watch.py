@@ -51,7 +51,14 @@ class Problem(msgspec.Struct, frozen=True):
     unless: bytes = b""
 
 
-Thing = Compiled | Arguments | Program | Problem
+class Spoken(msgspec.Struct, frozen=True):
+    """A command line that a script or a container printed before the engine's own output."""
+
+    engine: str
+    literal: str
+
+
+Thing = Compiled | Arguments | Program | Problem | Spoken
 
 _ARGUMENTS = (
     ("llm engine (v", "vllm", r"with config: (.+)", _CONFIG_KEYS),
@@ -61,6 +68,9 @@ _ARGUMENTS = (
     ("serverargs(", "sglang", r"ServerArgs\((.+)", None),
     ("kvcacheconfig(", "tensorrt_llm", r"KvCacheConfig\((.+)", None),
 )
+_COMMANDS = (
+    ("vllm serve ", "vllm"), ("sglang.launch_server ", "sglang"), ("trtllm-serve ", "tensorrt_llm"),
+)  # fmt: skip
 _PROBLEMS = (
     "to serve at least one request", "kv cache is needed", "no available memory for the cache",
     "larger than the maximum number of tokens", "exceeds available mamba",
@@ -82,6 +92,8 @@ def _things() -> Iterable[tuple[str, Thing]]:
         yield literal, Program(name, weight)
     for literal, engine, start, keys in _ARGUMENTS:
         yield literal, Arguments(engine, re.compile(start, re.IGNORECASE | re.DOTALL), keys)
+    for literal, engine in _COMMANDS:
+        yield literal, Spoken(engine, literal)
     for literal in _PROBLEMS:
         yield literal, Problem()
 
