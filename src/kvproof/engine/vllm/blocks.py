@@ -12,6 +12,7 @@ import msgspec
 
 from kvproof.engine.vllm.backends import (
     DEFAULT_BLOCK,
+    FLASHMLA_SPARSE_DSV4,
     INDEXER,
     Attention,
     Backend,
@@ -37,9 +38,7 @@ _CHUNK = 256
 def settle_blocks(model: Model, settings: Settings) -> Blocks:
     """The block size of attention layers, the backend, and the page states are padded to."""
     attention = attention_of(model, settings)
-    backend = choose(attention) if _chooses(settings) else choose(_any_block(attention))
-    if settings.rules.null_reserved and _widest(model) is not None:
-        check_triton(backend, attention)
+    backend = _backend(model, settings, attention)
     size = _plain_block(model, settings, attention, backend)
     if not has_states(model) or not settings.rules.v1:
         return Blocks(size=size, backend=backend, state_size=settings.max_model_len)
@@ -48,6 +47,18 @@ def settle_blocks(model: Model, settings: Settings) -> Blocks:
         state_size = (settings.block_size or DEFAULT_BLOCK) if aligned else settings.max_model_len
         return Blocks(size=size, backend=backend, state_size=state_size)
     return _hybrid(model, settings, backend, size)
+
+
+def _backend(model: Model, settings: Settings, attention: Attention) -> Backend:
+    if is_v4(model):
+        return FLASHMLA_SPARSE_DSV4
+    if _widest(model) is None:
+        mixers = {slot.mixer for slot in model.slots if isinstance(slot, RecurrentSlot)}
+        return Backend(name=f"{next(iter(mixers), 'none').upper()}_ATTN", sizes=(16,))
+    backend = choose(attention) if _chooses(settings) else choose(_any_block(attention))
+    if settings.rules.null_reserved:
+        check_triton(backend, attention)
+    return backend
 
 
 def _chooses(settings: Settings) -> bool:
@@ -78,8 +89,15 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         sinks=model.model_type.startswith("gpt_oss"),
         block_size=settings.block_size,
         context_ranks=settings.context_ranks,
-        forced=settings.flags.get("attention_backend"),
+        forced=settings.flags.get("attention_backend") or _own_backend(model, settings),
     )
+
+
+def _own_backend(model: Model, settings: Settings) -> str | None:
+    """Gemma 4 mixes widths of 256 and 512: Triton where FlashAttention 4 is missing."""
+    if model.model_type.startswith("gemma4") and settings.capability[0] < 9:
+        return "TRITON_ATTN"
+    return None
 
 
 def _head_dim(slot: Slot | None, *, latent: bool) -> int:
