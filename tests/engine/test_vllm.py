@@ -129,6 +129,12 @@ def test_nothing_for_the_cache() -> None:
     assert "No available memory" in (found.error or "")
 
 
+def test_blocks_that_an_indexer_picks_are_pages() -> None:
+    model = kvproof.load_model("MiniMaxAI/MiniMax-M3")
+    deployment = kvproof.Deployment("vllm@0.32", "H100-80GB", tensor_parallel_size=8)
+    assert vllm.capacity(model, deployment, 60 * 2**30).block_size == 128
+
+
 def test_unknown_flags_offer_near_ones() -> None:
     with pytest.raises(UsageError, match="tensor_parallel_size"):
         kvproof.Deployment(gpu="H100-80GB", tensor_paralel_size=2)

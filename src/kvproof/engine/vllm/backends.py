@@ -109,6 +109,11 @@ FLASHINFER_MLA_SPARSE_SM120 = Backend(name="FLASHINFER_MLA_SPARSE_SM120", sizes=
 ROCM_MLA_SPARSE = Backend(name="ROCM_AITER_MLA_SPARSE", sizes=(1,))
 FLASHMLA_SPARSE_DSV4 = Backend(name="FLASHMLA_SPARSE_DSV4", sizes=(64,))
 INDEXER = _fixed("DEEPSEEK_V32_INDEXER", 64)
+M3_SPARSE = _fixed("MINIMAX_M3_SPARSE", 128)
+"""MiniMax-M3's sparse layers and indexers: a page is one block that the indexer picks.
+
+Source: vLLM 0.32, models/minimax_m3/common (sparse_attention.py, indexer.py).
+"""
 
 _ALL = {
     b.name: b

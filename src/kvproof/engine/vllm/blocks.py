@@ -14,6 +14,7 @@ from kvproof.engine.vllm.backends import (
     DEFAULT_BLOCK,
     FLASHMLA_SPARSE_DSV4,
     INDEXER,
+    M3_SPARSE,
     Attention,
     Backend,
     block_by_name,
@@ -23,7 +24,7 @@ from kvproof.engine.vllm.backends import (
 )
 from kvproof.engine.vllm.compressed import compressed_block, is_v4
 from kvproof.engine.vllm.layers import Blocks, heads_on
-from kvproof.engine.vllm.rows import latent_row, pair_row
+from kvproof.engine.vllm.rows import is_m3, latent_row, pair_row
 from kvproof.engine.vllm.settings import Settings, has_states, is_sparse, keeps_latent
 from kvproof.engine.vllm.states import state_bytes
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
@@ -128,6 +129,8 @@ def _plain_block(model: Model, settings: Settings, attention: Attention, backend
     backends = [backend]
     if attention.sparse and settings.platform == "cuda":
         backends.append(INDEXER)
+    if is_m3(model):
+        backends.append(M3_SPARSE)
     return common_block(backends)
 
 

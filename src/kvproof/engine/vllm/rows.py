@@ -54,8 +54,13 @@ def latent_row(slot: LatentSlot, settings: Settings, backend: Backend) -> int:
     return (slot.latent_dim + slot.rope_dim) * element_bytes(settings)
 
 
+def is_m3(model: Model) -> bool:
+    """Whether an indexer picks blocks of plain keys and values: MiniMax-M3."""
+    return "MiniMaxM3" in model.architecture or model.model_type.startswith("minimax_m3")
+
+
 def indexer_row(model: Model, slot: IndexerSlot) -> int:
     """Bytes of one indexer key: fp8 with an f32 scale per 128 numbers; bf16 in MiniMax-M3."""
-    if "MiniMaxM3" in model.architecture or model.model_type.startswith("minimax_m3"):
+    if is_m3(model):
         return slot.dim * 2
     return slot.dim + slot.dim // _INDEX_GROUP * _SCALE
