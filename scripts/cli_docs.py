@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-import click
-
-from kvproof.surfaces.cli import cli
+from kvproof.surfaces.cli import COMMANDS
 
 OUT = Path(__file__).resolve().parent.parent / "docs/cli.md"
 
 
 def pages() -> str:
-    """The page: the group's help, then each command's."""
-    context = click.Context(cli, info_name="kvproof", terminal_width=92, max_content_width=92)
-    parts = ["# The command line\n", _block(cli.get_help(context))]
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        if command is None:
-            continue
-        inner = click.Context(
-            command, info_name=name, parent=context, terminal_width=92, max_content_width=92
-        )
-        parts.append(f"\n## kvproof {name}\n\n{_block(command.get_help(inner))}")
+    """The page: the group's help, then each command's, as a terminal of 92 columns shows them."""
+    parts = ["# The command line\n", _block(_help())]
+    parts += [f"\n## kvproof {name}\n{_block(_help(name))}" for name in COMMANDS]
     return "".join(parts)
+
+
+def _help(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvproof", *words, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "92"},
+    )
+    return done.stdout
 
 
 def _block(text: str) -> str:

@@ -10,6 +10,7 @@ from kvproof.errors import UsageError
 
 if TYPE_CHECKING:
     from kvproof.engine.base import Budget, Cache, Capacity, Deployment
+    from kvproof.engine.overheads import Overheads
     from kvproof.model.types import Model
     from kvproof.planning import Plan
 
@@ -78,11 +79,20 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     return answer
 
 
-def plan(model: Model, deployment: Deployment, contexts: Sequence[int] = ()) -> Plan:
-    """Budget, capacity, sequences, step time and what limits, at each context length."""
+def plan(
+    model: Model,
+    deployment: Deployment,
+    contexts: Sequence[int] = (),
+    *,
+    overheads: Overheads | None = None,
+) -> Plan:
+    """Budget, capacity, sequences, step time and what limits, at each context length.
+
+    `overheads` are what `kvproof check --learn` kept of this engine on this GPU.
+    """
     from kvproof.planning import make_plan
 
-    return make_plan(model, deployment, tuple(contexts))
+    return make_plan(model, deployment, tuple(contexts), overheads)
 
 
 def _lengths(tokens: int | None, batch: int, lengths: Sequence[int] | None) -> tuple[int, ...]:

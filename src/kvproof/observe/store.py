@@ -8,7 +8,6 @@ the difference that is left for the cache, for an engine on a GPU.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ import msgspec
 
 from kvproof.engine.overheads import Overheads
 from kvproof.errors import InputError, UsageError
+from kvproof.observe.place import default_path
 
 _SCHEMA = """
 create table if not exists starts (
@@ -68,15 +68,6 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         if not seen or not self.weights:
             return self.gap
         return self.gap + round(seen) - self.weights
-
-
-def default_path() -> Path:
-    """Where the store lies: $KVPROOF_STORE, else the XDG data folder."""
-    given = os.environ.get("KVPROOF_STORE")
-    if given:
-        return Path(given).expanduser()
-    root = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(root).expanduser() / "kvproof" / "observed.sqlite"
 
 
 @contextmanager

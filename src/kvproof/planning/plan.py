@@ -8,6 +8,7 @@ import msgspec
 
 from kvproof.engine import formula
 from kvproof.engine.base import Budget, Capacity, Deployment, engine_module
+from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.errors import UsageError
 from kvproof.kinds import Types, element_type
 from kvproof.model.types import Model
@@ -54,8 +55,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-def make_plan(model: Model, deployment: Deployment, contexts: tuple[int, ...] = ()) -> Plan:
-    """The plan at `contexts` (default 4k, 8k, 32k, 128k).
+def make_plan(
+    model: Model,
+    deployment: Deployment,
+    contexts: tuple[int, ...] = (),
+    overheads: Overheads | None = None,
+) -> Plan:
+    """The plan at `contexts` (default 4k, 8k, 32k, 128k), corrected by learned `overheads`.
 
     Raises UsageError for a GPU count that the ranks do not divide.
     """
@@ -63,6 +69,8 @@ def make_plan(model: Model, deployment: Deployment, contexts: tuple[int, ...] = 
     ranks = ranks_of(deployment)
     module = engine_module(deployment.engine.name)
     budget: Budget = module.budget(model, deployment)
+    if overheads is not None:
+        budget = adjusted(budget, overheads)
     capacity: Capacity = module.capacity(model, deployment, max(budget.kv_bytes, 0))
     types = types_of(model, deployment)
     replicas = _replicas(deployment, ranks)

@@ -13,7 +13,7 @@ from kvproof import __version__
 from kvproof.errors import KvproofError
 
 # name -> (module, one line of help): known without importing any of them.
-_COMMANDS = {
+COMMANDS = {
     "plan": ("plan", "How many users fit, how fast, and why (the default command)."),
     "cache": ("cache", "What a model caches: bytes per token, per sequence, per layer."),
     "compare": ("compare", "Several models, deployments or attention designs side by side."),
@@ -29,13 +29,13 @@ class _Commands(click.Group):
     """Commands by name; a first word that is none of them is a model to plan."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
         try:
-            module = import_module(f"kvproof.surfaces.cli.{_COMMANDS[cmd_name][0]}")
+            module = import_module(f"kvproof.surfaces.cli.{COMMANDS[cmd_name][0]}")
         except ModuleNotFoundError as error:
             if error.name and error.name.startswith("kvproof."):
                 return None
@@ -46,13 +46,13 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS:
+        if args and args[0] not in COMMANDS:
             return "plan", self.get_command(ctx, "plan"), args
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
 @click.group(

@@ -30,6 +30,7 @@ def check(ctx: click.Context, /, log: str | None, **values: Any) -> int:
     kvproof check server.log --model meta-llama/Llama-3.1-8B --gpu H100-80GB
     """
     from kvproof.observe import store
+    from kvproof.observe.place import default_path
 
     if values["export"]:
         for line in store.export_lines():
@@ -37,7 +38,7 @@ def check(ctx: click.Context, /, log: str | None, **values: Any) -> int:
         return 0
     if values["source"]:
         count = store.import_lines(_lines(values["source"]))
-        click.echo(f"{count} start(s) added to {store.default_path()}", err=True)
+        click.echo(f"{count} start(s) added to {default_path()}", err=True)
         return 0
     if log is None:
         raise click.UsageError("give a log, or '-' for standard input")
@@ -84,10 +85,11 @@ def _report(log: str, values: dict[str, Any]) -> Any:
 def _learn(report: Any) -> None:
     from kvproof.observe import store
     from kvproof.observe.learn import start_of
+    from kvproof.observe.place import default_path
 
     count = store.remember([start_of(report)])
     said = "kept" if count else "known already"
-    click.echo(f"note: the start is {said} ({store.default_path()})", err=True)
+    click.echo(f"note: the start is {said} ({default_path()})", err=True)
 
 
 def _lines(source: str) -> Any:

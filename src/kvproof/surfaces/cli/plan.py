@@ -34,6 +34,7 @@ from kvproof.surfaces.cli.options import (
     show_default=True,
     help="Context lengths: a list or a doubling range (4k..128k).",
 )
+@click.option("--fresh", is_flag=True, help="Leave aside what check --learn kept.")
 @media_options
 @output_options
 @click.pass_context
@@ -56,9 +57,21 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     model = load_model(source, offline=values["offline"])
     media = media_terms(model, values)
     contexts = contexts_with(ctx, media, values["contexts"]) if media else values["contexts"]
-    answer = make(model, deployment, contexts)
+    learned = None if values["fresh"] else _learned(model, deployment)
+    answer = make(model, deployment, contexts, overheads=learned)
     _print(ctx, (model, deployment, answer, media))
     return 0 if answer.fits else 1
+
+
+def _learned(model: Any, deployment: Any) -> Any:
+    """What was learned of the engine on this GPU; None without a store."""
+    from kvproof.observe.place import default_path
+
+    if deployment.accelerator is None or not default_path().exists():
+        return None
+    from kvproof.observe.store import overheads
+
+    return overheads(deployment.engine.name, deployment.accelerator.name, model.name)
 
 
 def _print(ctx: click.Context, found: tuple[Any, Any, Any, tuple[Any, ...]]) -> None:
