@@ -28,9 +28,12 @@ from numba import njit, prange
 from kvproof.lab.attention.simd import (
     INT4,
     INT8,
+    LINE,
+    STORED_BYTES,
     WIDTH,
     pair_high,
     pair_low,
+    prefetch,
     splat,
     stored,
     tile_add_each,
@@ -55,6 +58,7 @@ from kvproof.lab.attention.simd import (
 )
 
 CHUNK = 64  # positions whose scores are held at a time, at least one block
+AHEAD = 8192  # bytes of a head's blocks that are asked for before they are read
 
 
 class Shape(NamedTuple):
@@ -88,17 +92,26 @@ def tiles_for(shape: Shape, v_kind: int) -> Tiles:
     return Tiles(rows, steps, [n for n in fits if n % even == 0][-1])
 
 
+@njit(nogil=True)
+def blocks_ahead(block_bytes):
+    """How many blocks of one head lie in AHEAD bytes."""
+    return max(1, AHEAD // block_bytes)
+
+
 @lru_cache(maxsize=64)
 def score_kernel(k_kind: int, tiles: Tiles) -> Any:
-    """score(q, sums, row, keys, k0, scales, s0, shape, out, place, width).
+    """score(q, sums, row, keys, k0, ahead, scales, s0, shape, out, place, width).
 
     Scores of 16 positions for the queries row..row + tiles.rows, to out[place + r * width].
+    Memory `ahead` of what is read is asked for on the way (0: it was already).
     """
     rows, steps, tile = tiles.rows, tiles.key_steps, tiles.rows * tiles.key_steps
     pack = 2 if k_kind == INT4 else 1
+    lines = steps // pack  # stored rows a step reads
+    every = min(lines, max(1, LINE // (WIDTH * STORED_BYTES[k_kind])))
 
     @njit(nogil=True)
-    def score(q, sums, row, keys, k0, scales, s0, shape, out, place, width):
+    def score(q, sums, row, keys, k0, ahead, scales, s0, shape, out, place, width):
         size = shape.k_dim // shape.k_groups
         step = steps // pack * shape.block_size
         total = tile_zero(rows)
@@ -107,6 +120,8 @@ def score_kernel(k_kind: int, tiles: Tiles) -> Any:
             acc = tile_zero(tile)
             for d in range(g * size, (g + 1) * size, steps):
                 numbers = stored(keys, at, shape.block_size, steps, k_kind)
+                if ahead != 0:
+                    prefetch(keys, at + ahead, shape.block_size, lines, every)
                 acc = tile_fma_each(acc, q, row * shape.k_dim + d, shape.k_dim, numbers)
                 at += step
             part = tile_fold(acc, rows)
@@ -157,14 +172,16 @@ def rescale(out, place, size, factor):
 
 @lru_cache(maxsize=64)
 def weigh_kernel(v_kind: int, tiles: Tiles) -> Any:
-    """weigh(weights, row, width, first, count, table, head, values, scales, shape, scratch, out).
+    """weigh(weights, row, width, first, count, end, table, head, values, scales, shape, ...).
 
     Adds the chunk's weighted values to the outputs of the queries row..row + tiles.rows.
     """
     rows, vectors = tiles.rows, tiles.value_vectors
     pack = 2 if v_kind == INT4 else 1
     grouped = v_kind in (INT8, INT4)
-    span = vectors * WIDTH
+    span, bytes_each = vectors * WIDTH, STORED_BYTES[v_kind]
+    per_line = LINE // bytes_each
+    lines = max(1, span // pack // per_line)
 
     @njit(nogil=True)
     def fold_scales(weights, row, width, scales, s, size, c, scratch):
@@ -181,23 +198,34 @@ def weigh_kernel(v_kind: int, tiles: Tiles) -> Any:
             scratch[rows * size + r] = vsum(low)
 
     @njit(nogil=True)
-    def weigh(weights, row, width, first, count, table, head, values, scales, shape, scratch, out):
+    def weigh(
+        weights, row, width, first, count, end, table, head, values, scales, shape, scratch, out
+    ):
         size, line = shape.block_size, shape.v_dim // pack
         group = shape.v_dim // shape.v_groups
+        distance = blocks_ahead(size * line * bytes_each)
         for j in range(0, shape.v_dim, span):
             acc = tile_load(out, row * shape.v_dim + j, shape.v_dim, rows, vectors)
             for b in range(count):
-                at = (table[first + b] * shape.kv_heads + head) * size * line + j // pack
+                cell = table[first + b] * shape.kv_heads + head
+                at = cell * size * line + j // pack
+                later = table[min(first + b + distance, end - 1)] * shape.kv_heads + head
+                ahead = (later - cell) * size * line if row == 0 else 0
                 if grouped:
-                    s = (table[first + b] * shape.kv_heads + head) * shape.v_groups + j // group
+                    s = cell * shape.v_groups + j // group
+                    prefetch(scales, (later * shape.v_groups + j // group) * size, 0, 1, 1)
                     fold_scales(weights, row, width, scales, s * size, size, b * size, scratch)
                     acc = tile_add_each(acc, scratch, rows * size, vectors)
                     for t in range(size):
                         numbers = stored(values, at + t * line, WIDTH, vectors, v_kind)
+                        if ahead != 0:
+                            prefetch(values, at + ahead + t * line, per_line, lines, 1)
                         acc = tile_fma_outer(acc, scratch, t, size, numbers)
                 else:
                     for t in range(size):
                         numbers = stored(values, at + t * line, WIDTH, vectors, v_kind)
+                        if ahead != 0:
+                            prefetch(values, at + ahead + t * line, per_line, lines, 1)
                         acc = tile_fma_outer(
                             acc, weights, row * width + b * size + t, width, numbers
                         )
@@ -211,29 +239,18 @@ def item_kernel(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
     """item(...): one sequence's KV head over one range of blocks, for all its queries."""
     score, weigh = score_kernel(k_kind, tiles), weigh_kernel(v_kind, tiles)
     rows, pack = tiles.rows, 2 if k_kind == INT4 else 1
-    summed = k_kind == INT4
+    summed, grouped = k_kind == INT4, k_kind in (INT8, INT4)
+    bytes_each = STORED_BYTES[k_kind]
 
     @njit(nogil=True)
     def item(
-        q,
-        keys,
-        k_scales,
-        values,
-        v_scales,
-        table,
-        head,
-        begin,
-        end,
-        low,
-        high,
-        shape,
-        out,
-        tops,
-        sums,
-    ):
+        q, keys, k_scales, values, v_scales, table, head, begin, end, low, high, shape, out,
+        tops, sums,
+    ):  # fmt: skip
         size, queries = shape.block_size, shape.queries
         blocks = max(1, CHUNK // size)
-        width = blocks * size
+        width, lines = blocks * size, shape.k_dim // pack
+        distance = blocks_ahead(lines * size * bytes_each)
         scores = np.empty(queries * width, np.float32)
         scratch = np.empty(rows * size + rows, np.float32)
         group_sums = np.empty(queries * shape.k_groups, np.float32)
@@ -246,23 +263,18 @@ def item_kernel(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
             count = min(blocks, end - first)
             for b in range(count):
                 cell = table[first + b] * shape.kv_heads + head
-                k0, s0 = cell * (shape.k_dim // pack) * size, cell * shape.k_groups * size
+                k0, s0 = cell * lines * size, cell * shape.k_groups * size
+                later = table[min(first + b + distance, end - 1)] * shape.kv_heads + head
+                ahead = (later - cell) * lines * size
+                for g in range(shape.k_groups if grouped else 0):
+                    prefetch(k_scales, (later * shape.k_groups + g) * size, 0, 1, 1)
                 for t in range(0, size, WIDTH):
                     for row in range(0, queries, rows):
                         place = row * width + b * size + t
                         score(
-                            q,
-                            group_sums,
-                            row,
-                            keys,
-                            k0 + t,
-                            k_scales,
-                            s0 + t,
-                            shape,
-                            scores,
-                            place,
-                            width,
-                        )
+                            q, group_sums, row, keys, k0 + t, ahead if row == 0 else 0,
+                            k_scales, s0 + t, shape, scores, place, width,
+                        )  # fmt: skip
             for r in range(queries):
                 old = tops[r]
                 top, total = soften(
@@ -276,19 +288,9 @@ def item_kernel(k_kind: int, v_kind: int, tiles: Tiles) -> Any:
                 sums[r] += total
             for row in range(0, queries, rows):
                 weigh(
-                    scores,
-                    row,
-                    width,
-                    first,
-                    count,
-                    table,
-                    head,
-                    values,
-                    v_scales,
-                    shape,
-                    scratch,
-                    out,
-                )
+                    scores, row, width, first, count, end, table, head, values, v_scales,
+                    shape, scratch, out,
+                )  # fmt: skip
 
     return item
 

@@ -22,6 +22,8 @@ from numba.extending import intrinsic, models, register_model
 
 WIDTH = 16
 F32, BF16, FP8, INT8, INT4 = range(5)
+STORED_BYTES = {F32: 4, BF16: 2, FP8: 1, INT8: 1, INT4: 1}
+LINE = 64  # bytes of a cache line
 KINDS = {"f32": F32, "bf16": BF16, "fp8_e4m3": FP8, "int8": INT8, "int4": INT4}
 
 _I8, _I16, _I32, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatType()
@@ -298,17 +300,27 @@ def pair_high(typing_context: Any, array: Any, index: Any) -> Any:
     return _emit(VEC, (array, types.int64), emit)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of array[index]; never faults."""
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def prefetch(
+    typing_context: Any, array: Any, index: Any, stride: Any, count: Any, every: Any
+) -> Any:
+    """Ask for the cache lines of `count` rows, `stride` elements apart; never faults.
+
+    Every `every`-th row is asked for: rows of half a line need only every second one.
+    """
+    rows, step = _literal(count), _literal(every)
 
     def emit(context: Any, b: Any, kinds: Any, values: Any) -> None:
-        pointer = b.bitcast(_pointer(context, b, kinds[0], *values), _I8.as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        pointer = _pointer(context, b, kinds[0], values[0], values[1])
+        byte = _I8.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
         call = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-        b.call(call, [pointer, _I32(0), _I32(3), _I32(1)])
+        jump = b.mul(values[2], ir.Constant(ir.IntType(64), step))
+        for _ in range(0, rows, step):
+            b.call(call, [b.bitcast(pointer, byte), _I32(0), _I32(3), _I32(1)])
+            pointer = b.gep(pointer, [jump])
 
-    return _emit(types.void, (array, types.int64), emit)
+    return _emit(types.void, (array, types.int64, types.int64, count, every), emit)
 
 
 # -- tiles --------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ latents) keep each position's vector together:
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from typing import Literal
 
 import torch
@@ -39,11 +41,11 @@ class Plane:
         self.block_size, self.heads, self.dim = block_size, heads, dim
         rows = self.codec.rows
         inner = (rows, block_size) if layout == "columns" else (block_size, rows)
-        self.data = torch.zeros((blocks, heads, *inner), dtype=self.codec.data_dtype)
+        self.data = zeros((blocks, heads, *inner), self.codec.data_dtype)
         self.scales: torch.Tensor | None = None
         if not self.codec.plain:
             shape = (blocks, heads, self.codec.groups, block_size)
-            self.scales = torch.zeros(shape, dtype=self.codec.scale_dtype)
+            self.scales = zeros(shape, self.codec.scale_dtype)
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -75,6 +77,24 @@ class Plane:
     def read(self, blocks: torch.Tensor, positions: torch.Tensor | slice) -> torch.Tensor:
         """Numbers [positions, heads, dim] in f32."""
         return self.codec.decode(self.read_encoded(blocks, positions))
+
+
+_HUGE = 2**21  # bytes of a huge page
+_MADV_HUGEPAGE = 14
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros in huge pages where Linux has them.
+
+    Blocks are read in any order, so with small pages every block costs address look-ups.
+    """
+    tensor = torch.empty(shape, dtype=dtype)
+    first = -(-tensor.data_ptr() // _HUGE) * _HUGE
+    length = (tensor.data_ptr() + tensor.nbytes - first) // _HUGE * _HUGE
+    if length > 0 and sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_HUGEPAGE)
+    return tensor.zero_()
 
 
 class StatePlane:

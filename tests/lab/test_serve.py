@@ -1,0 +1,92 @@
+"""The server: completions, streaming, refusals, and metrics under vLLM's names."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kvproof.lab.batching import Batcher  # noqa: E402
+from kvproof.lab.generate import generate, pool_for  # noqa: E402
+from kvproof.lab.serve import Engine, Server  # noqa: E402
+
+pytestmark = pytest.mark.lab
+
+
+class Letters:
+    """A tokenizer for the random body: one token a byte."""
+
+    stop = -1
+
+    def encode(self, text):
+        return [b % 211 for b in text.encode()]
+
+    def decode(self, tokens):
+        return "".join(f"<{t}>" for t in tokens)
+
+    def chat(self, messages):
+        return self.encode("".join(m["content"] for m in messages))
+
+
+@pytest.fixture
+def server(small):
+    engine = Engine(Batcher(small, pool_for(small, 128, sequences=2)), Letters(), "small")
+    server = Server(engine, 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def post(url, body):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data), timeout=60) as answer:
+        return answer.read().decode()
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return answer.read().decode()
+
+
+def test_completions_are_the_generated_tokens(server, small):
+    want = generate(small, Letters().encode("hello there"), 9).tokens
+    body = {"prompt": "hello there", "max_tokens": 9}
+    answer = json.loads(post(f"{server}/v1/completions", body))
+    assert answer["choices"][0]["text"] == Letters().decode(want)
+    assert answer["usage"]["completion_tokens"] == 9
+    chat = {"messages": [{"role": "user", "content": "hello there"}], "max_tokens": 9}
+    told = json.loads(post(f"{server}/v1/chat/completions", chat))
+    assert told["choices"][0]["message"]["content"] == Letters().decode(want)
+    events = post(f"{server}/v1/completions", body | {"stream": True}).split("\n\n")
+    parts = [json.loads(e[6:])["choices"][0]["text"] for e in events if e.startswith("data: {")]
+    assert "".join(parts) == Letters().decode(want)
+    assert "data: [DONE]" in events
+
+
+def test_metrics_have_vllms_names(server):
+    post(f"{server}/v1/completions", {"prompt": "hello there", "max_tokens": 4})
+    text = get(f"{server}/metrics")
+    assert 'vllm:request_success_total{model_name="small"} 1' in text
+    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+                 "num_preemptions_total", "prefix_cache_queries_total"):  # fmt: skip
+        assert f"vllm:{name}" in text
+    assert json.loads(get(f"{server}/v1/models"))["data"][0]["id"] == "small"
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", {"prompt": 3}, {"prompt": "x" * 999}, {"prompt": "x", "max_tokens": "9"}]
+)
+def test_wrong_requests_are_told_so(server, body):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(f"{server}/v1/completions", body)
+    with caught.value as error:
+        assert error.code == 400
+        assert json.loads(error.read())["error"]["message"]
