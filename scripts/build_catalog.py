@@ -119,6 +119,14 @@ def main() -> None:
             "complete": row["complete"],
             **({"note": row["notes"]} if row["notes"] else {}),
         }
+    for name, twin in extra["twins"].items():
+        whole = {k: v for k, v in entries[twin]["config"].items() if k != "quantization_config"}
+        entries[name] = {
+            "config": whole,
+            "source": entries[twin]["source"],
+            "complete": True,
+            "note": f"config of {twin} less its quantization: the file of {name} was trimmed",
+        }
     for name, row in extra["models"].items():
         entries[name] = {"complete": True, **row}
     document = {

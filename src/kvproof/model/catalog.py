@@ -65,6 +65,9 @@ def entries() -> Mapping[str, Entry]:
     return _catalog().models
 
 
+# What llm-compressor's published recipes leave in the model's own type.
+_ENCODERS = ["lm_head", "visual", "vision_tower", "vision_model", "multi_modal_projector"]
+_KEPT = [*_ENCODERS, "linear_attn"]
 _INT4 = {"bits": 4, "group_size": 128}
 _CHANNEL_FP8 = {
     "quant_method": "compressed-tensors",
@@ -75,7 +78,7 @@ _CHANNEL_FP8 = {
             "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
         }
     },
-    "ignore": ["lm_head"],
+    "ignore": _KEPT,
 }
 _INT8 = {
     "quant_method": "compressed-tensors",
@@ -86,7 +89,7 @@ _INT8 = {
             "weights": {"num_bits": 8, "type": "int", "strategy": "channel"},
         }
     },
-    "ignore": ["lm_head"],
+    "ignore": _KEPT,
 }
 _W4A16 = {
     "quant_method": "compressed-tensors",
@@ -97,16 +100,16 @@ _W4A16 = {
             "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128},
         }
     },
-    "ignore": ["lm_head"],
+    "ignore": _KEPT,
 }
-_NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
+_NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": _KEPT}
 
 # What publishers append to a base model's name, and the scheme that it stands for (None: a
 # fine-tune or a packaging of the same geometry). Longest first; applied until none fits.
 _SUFFIXES: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
     (r"-fp8-dynamic", _CHANNEL_FP8),
     (r"-fp8-block|-block-fp8", {"quant_method": "fp8", "weight_block_size": [128, 128]}),
-    (r"-fp8", _CHANNEL_FP8),
+    (r"-fp8", {"quant_method": "fp8", "modules_to_not_convert": _ENCODERS}),
     (r"-quantized\.w8a8|-w8a8|-int8", _INT8),
     (r"-quantized\.w4a16|-w4a16", _W4A16),
     (r"-awq-int4|-int4-awq|-awq-4bit|-awq", {"quant_method": "awq", **_INT4}),
