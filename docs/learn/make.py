@@ -1,4 +1,4 @@
-"""Write the pages of docs/learn by running the experiments: python docs/learn/make.py [NAME ...]."""
+"""Write the pages of docs/learn by running experiments: python docs/learn/make.py [NAME ...]"""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ TEXTS = {
         "A full-attention slot keeps one key and one value per KV head and token: "
         "`2 x layers x kv_heads x head_dim x bytes x tokens`. Sliding windows keep the same entries "
         "but fewer of them, latent attention one short vector, recurrent layers a state of fixed "
-        "size. Integers carry four bytes of scale for each group of 64 numbers, which the short "
-        "formula forgets."
+        "size. Integers carry four bytes of scale per 64 numbers, which the short formula forgets."
     ),
     "cache_or_not": (
         "A causal model's keys and values never change once computed. Without a cache every step "
@@ -67,17 +66,20 @@ TEXTS = {
 
 
 def cell(value: object) -> str:
+    """A value as the tables show it."""
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def page(result: Experiment) -> str:
+    """The page of one experiment."""
     command = result.name.replace("_", "-")
     rows = [[cell(value) for value in row] for row in result.rows]
     checks = [
@@ -110,6 +112,7 @@ def draw(result: Experiment) -> None:
 
 
 def main() -> None:
+    """Run the named experiments, or all."""
     torch.set_num_threads(1)
     for name in sys.argv[1:] or list(experiments.EXPERIMENTS):
         result = getattr(experiments, name)()

@@ -230,7 +230,7 @@ def vlanes(typing_context: Any, x: Any, low: Any, high: Any) -> Any:
     return _emit(VEC, (VEC, types.int64, types.int64), emit)
 
 
-def _reduce(name: str, start: list[Any]) -> Callable[..., Any]:
+def _reduce(name: str) -> Callable[..., Any]:
     def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
         half = values[0]
         for step in (8, 4, 2, 1):
@@ -248,13 +248,13 @@ def _reduce(name: str, start: list[Any]) -> Callable[..., Any]:
 @intrinsic  # type: ignore[untyped-decorator]
 def vsum(typing_context: Any, x: Any) -> Any:
     """The sum of all lanes."""
-    return _emit(types.float32, (VEC,), _reduce("add", []))
+    return _emit(types.float32, (VEC,), _reduce("add"))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def vtop(typing_context: Any, x: Any) -> Any:
     """The largest lane."""
-    return _emit(types.float32, (VEC,), _reduce("max", []))
+    return _emit(types.float32, (VEC,), _reduce("max"))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -506,3 +506,28 @@ def tile_scale(typing_context: Any, tile: Any, factor: Any, low: Any) -> Any:
         return _tile_of(b, [_fma(b, v, factor, low) for v in _vectors(b, values[0])])
 
     return _emit(tile, (tile, types.float32, types.float32), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_fma_rows(typing_context: Any, tile: Any, vectors: Any, x: Any) -> Any:
+    """tile[r] + vectors[r] * x, by lane: one vector of the input met by R rows of a matrix."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        pairs = zip(_vectors(b, values[0]), _vectors(b, values[1]), strict=True)
+        return _tile_of(b, [_fma(b, v, values[2], sum_) for sum_, v in pairs])
+
+    return _emit(tile, (tile, vectors, VEC), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_sums(typing_context: Any, out: Any, index: Any, tile: Any) -> Any:
+    """out[index + r] = sum of all lanes of tile[r]."""
+    total = _reduce("add")
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> None:
+        base = _pointer(context, b, kinds[0], values[0], values[1])
+        for r, vector in enumerate(_vectors(b, values[2])):
+            place = b.gep(base, [ir.Constant(ir.IntType(64), r)])
+            b.store(total(context, b, kinds, [vector]), place)
+
+    return _emit(types.void, (out, types.int64, tile), emit)

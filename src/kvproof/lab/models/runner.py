@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import torch
-from torch.nn.functional import linear, silu
+from torch.nn.functional import silu
 
 from kvproof.lab.models.body import Body, Latent
+from kvproof.lab.models.matvec import linear
 
 Weights = Mapping[str, torch.Tensor]
 

@@ -12,6 +12,7 @@ import torch
 from kvproof.errors import InputError, UsageError
 from kvproof.lab.models.body import Body, Latent
 from kvproof.lab.models.runner import Runner
+from kvproof.lab.pool.planes import zeros
 
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _LAYER_NAMES = {
@@ -53,7 +54,19 @@ def load(path: str | Path | None = None, dtype: torch.dtype = torch.float32) -> 
         if name is not None:
             numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
             weights[name] = _restore(torch.tensor(numbers), name, body).to(dtype)
-    return Runner(body, weights)
+    return Runner(body, packed(weights))
+
+
+def packed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same weights side by side in one piece of memory, which huge pages can cover."""
+    dtype = next(iter(weights.values())).dtype
+    sizes = {name: -(-tensor.numel() // 64) * 64 for name, tensor in weights.items()}
+    memory, start = zeros((sum(sizes.values()),), dtype), 0
+    out = {}
+    for name, tensor in weights.items():
+        out[name] = memory[start : start + tensor.numel()].view(tensor.shape).copy_(tensor)
+        start += sizes[name]
+    return out
 
 
 def _field(reader: Any, key: str, default: Any = None) -> Any:

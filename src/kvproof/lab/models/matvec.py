@@ -1,0 +1,75 @@
+"""Matrix times vector for decode steps: one token's row through a weight matrix, read once.
+
+A decode step of one sequence is limited by reading weights; torch's general matrix product does
+not reach the memory's speed on one row of bf16. Eight rows of the matrix share each vector of the
+input. Sums are in f32 whatever is stored.
+"""
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# ruff: noqa: ANN001, ANN202
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+
+from kvproof.lab.attention import threads
+from kvproof.lab.attention.paged import flat
+from kvproof.lab.attention.simd import (
+    BF16,
+    F32,
+    WIDTH,
+    prefetch,
+    stored,
+    tile_fma_rows,
+    tile_sums,
+    tile_zero,
+    vload,
+)
+
+ROWS = 8
+_SMALL = 1 << 19  # numbers below which a second thread costs more than it brings
+_KINDS = {torch.float32: F32, torch.bfloat16: BF16}
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x @ weight.T, by the kernel for one row in whole vectors, else by torch."""
+    rows, width = weight.shape
+    fits = rows % ROWS == 0 and width % WIDTH == 0 and weight.is_contiguous()
+    if x.shape[0] != 1 or weight.dtype not in _KINDS or not fits:
+        return torch.nn.functional.linear(x, weight)
+    parallel, serial = _kernels(_KINDS[weight.dtype])
+    out = np.empty(rows, np.float32)
+    given = x.float().view(-1).numpy()
+    if threads.count() > 1 and rows * width > _SMALL:
+        with threads.numba_threads():
+            parallel(flat(weight), given, out, threads.count() * 4)
+    else:
+        serial(flat(weight), given, 0, rows, out)
+    return torch.from_numpy(out)[None].to(x.dtype)
+
+
+@lru_cache(maxsize=2)
+def _kernels(kind: int) -> Any:
+    @njit(nogil=True)
+    def some_rows(weight, x, first, last, out):
+        width = x.size
+        for row in range(first, last, ROWS):
+            acc = tile_zero(ROWS)
+            for d in range(0, width, WIDTH):
+                numbers = stored(weight, row * width + d, width, ROWS, kind)
+                prefetch(weight, (row + ROWS) * width + d, width, ROWS, 1)
+                acc = tile_fma_rows(acc, numbers, vload(x, d))
+            tile_sums(out, row, acc)
+
+    @njit(nogil=True, parallel=True)
+    def all_rows(weight, x, out, parts):
+        tiles = out.size // ROWS
+        for i in prange(parts):
+            some_rows(weight, x, tiles * i // parts * ROWS, tiles * (i + 1) // parts * ROWS, out)
+
+    return all_rows, some_rows
