@@ -95,7 +95,7 @@ def measure(threads: int, batch: int, context: int) -> list[float]:
     torch.set_num_threads(threads)
     ceilings = (read_bandwidth(), fma_peak())
     print(f"\n{threads} thread(s), batch {batch}, context {context:,}: read bandwidth "
-          f"{ceilings[0] / 1e9:.1f} GB/s, peak {ceilings[1] / 1e9:.1f} G multiply-adds/s")  # fmt: skip
+          f"{ceilings[0] / 1e9:.1f} GB/s, peak {ceilings[1] / 1e9:.1f} GMAC/s")  # fmt: skip
     print(f"{'design':9}{'type':6}{'ms':>9}{'GB/s':>8}{'GMAC/s':>8}{'roofline':>10}"
           f"{'x torch':>9}{'x bf16':>8}")  # fmt: skip
     shares = []

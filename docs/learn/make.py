@@ -17,8 +17,8 @@ FOLDER = Path(__file__).resolve().parent
 TEXTS = {
     "bytes": (
         "A full-attention slot keeps one key and one value per KV head and token: "
-        "`2 x layers x kv_heads x head_dim x bytes x tokens`. Sliding windows keep the same entries "
-        "but fewer of them, latent attention one short vector, recurrent layers a state of fixed "
+        "`2 x layers x kv_heads x head_dim x bytes x tokens`. Sliding windows keep fewer "
+        "of the same entries, latent attention one short vector, recurrent layers a state of fixed "
         "size. Integers carry four bytes of scale per 64 numbers, which the short formula forgets."
     ),
     "cache_or_not": (
@@ -36,8 +36,8 @@ TEXTS = {
         "int8 keys with int4 values, which take the same bytes."
     ),
     "evict": (
-        "A window forgets the start, and with it the first tokens that models lean on; keeping four "
-        "of those (sinks) mends the perplexity. But what was evicted is gone: a number told at the "
+        "A window forgets the start, and with it the first tokens that models lean on; keeping "
+        "four of those (sinks) mends the perplexity. But what was evicted is gone: a number told at the "
         "start is not recalled, although the perplexity looks well."
     ),
     "blocks": (

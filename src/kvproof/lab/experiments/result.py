@@ -56,7 +56,7 @@ def lines(
     log: bool = False,
 ) -> dict[str, Any]:
     """A line chart of `y` against `x`, one line for each value of `colour`."""
-    axis = {"field": x, "type": "quantitative", "title": x}
+    axis: dict[str, Any] = {"field": x, "type": "quantitative", "title": x}
     if log:
         axis["scale"] = {"type": "log", "base": 2}
     encoding: dict[str, Any] = {"x": axis, "y": {"field": y, "type": "quantitative", "title": y}}

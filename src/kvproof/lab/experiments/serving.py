@@ -104,7 +104,7 @@ def _preempted_tokens() -> list[Check]:
     checks = []
     for way in ("recompute", "swap"):
         pool = PagedPool(runner.body.slots, cache_types(), blocks=8, block_size=16)
-        batcher = Batcher(runner, pool, preemption=way)  # type: ignore[arg-type]
+        batcher = Batcher(runner, pool, preemption=way)
         requests = [batcher.add(p, 30) for p in asked]
         batcher.run()
         wrong = sum(r.tokens != want for r, want in zip(requests, alone, strict=True))

@@ -54,7 +54,7 @@ def _run(name: str, threads: int | None, chart: str | None, *, as_json: bool) ->
         from kvproof.surfaces.document import document
 
         click.echo(
-            document(f"lab {name}", inputs={"threads": {"value": threads, "origin": "flag"}},
+            document(f"lab {name}", inputs={"threads": (threads, "flag" if threads else "default")},
                      result=result)
         )  # fmt: skip
     else:
