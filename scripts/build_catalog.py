@@ -83,6 +83,21 @@ def collapse_layers(rows: dict[str, dict]) -> dict[str, dict]:
     return {name: {"quant_algo": kind} for name, kind in kinds.items()}
 
 
+def merged(config: dict, repair: dict) -> dict:
+    """`config` with what its trimmed file lacks; nested objects are merged."""
+    out = dict(config)
+    for key, value in repair.items():
+        nested = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merged(out[key], value) if nested else value
+    return out
+
+
+def noted(note: str, repair: str | None) -> dict[str, str]:
+    """The entry's caveats: the manifest's and what was put back."""
+    text = "; ".join(part for part in (note, repair and f"put back: {repair}") if part)
+    return {"note": text} if text else {}
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     extra = json.loads((ROOT / "scripts/catalog_extra.json").read_text())
@@ -114,10 +129,10 @@ def main() -> None:
                 **slim_quantization(section, layers),
             }
         entries[name] = {
-            "config": {**slimmed, **extra["repairs"].get(name, {})},
+            "config": merged(slimmed, extra["repairs"].get(name, {})),
             "source": extra["sources"].get(name, row["source"]),
             "complete": row["complete"],
-            **({"note": row["notes"]} if row["notes"] else {}),
+            **noted(row["notes"], extra["repair_sources"].get(name)),
         }
     for name, twin in extra["twins"].items():
         whole = {k: v for k, v in entries[twin]["config"].items() if k != "quantization_config"}

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvproof.errors import UsageError
 
+_MOST_SEQUENCES = 1_000_000
+
 if TYPE_CHECKING:
     from kvproof.engine.base import Budget, Cache, Capacity, Deployment
     from kvproof.engine.overheads import Overheads
@@ -24,6 +26,11 @@ def load_model(source: str | PathLike[str] | Mapping[str, Any], *, offline: bool
     """
     from kvproof.model.load import load
 
+    if not isinstance(source, str | PathLike | Mapping):
+        kind = type(source).__name__
+        raise UsageError(
+            f"a model can't be a {kind}", hint="give a name, a path or a parsed config"
+        )
     return load(source, offline=offline)
 
 
@@ -50,6 +57,7 @@ def cache(  # noqa: PLR0913 - the contract's own signature
     from kvproof.engine.base import CacheRequest, engine_module, parse_engine
 
     ref = parse_engine(engine)
+    _check_variant(static_length, encoder_tokens, decode_steps)
     request = CacheRequest(
         lengths=_lengths(tokens, batch, lengths),
         dtype=dtype,
@@ -66,9 +74,10 @@ def cache(  # noqa: PLR0913 - the contract's own signature
 def budget(model: Model, deployment: Deployment) -> Budget:
     """Memory of one GPU of the deployment, term by term, down to what is left for the cache."""
     from kvproof.engine.base import engine_module
+    from kvproof.engine.mixed import smallest_budget
 
     answer: Budget = engine_module(deployment.engine.name).budget(model, deployment)
-    return answer
+    return smallest_budget(model, deployment) if deployment.mixed else answer
 
 
 def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
@@ -95,10 +104,28 @@ def plan(
     return make_plan(model, deployment, tuple(contexts), overheads)
 
 
+def _check_variant(static: int | None, encoder: int | None, steps: int) -> None:
+    given = {"static_length": static, "encoder_tokens": encoder, "decode_steps": steps}
+    for name, value in given.items():
+        if value is not None and not _is_count(value):
+            raise UsageError(f"{name} is {str(value)[:40]!r}", hint="give whole tokens, 0 or more")
+
+
 def _lengths(tokens: int | None, batch: int, lengths: Sequence[int] | None) -> tuple[int, ...]:
     if (tokens is None) == (lengths is None):
         raise UsageError("give either tokens or lengths", hint="cache(model, tokens=4096)")
-    chosen = tuple(lengths) if lengths is not None else (tokens or 0,) * batch
-    if any(n < 0 for n in chosen) or batch < 0:
-        raise UsageError("a length is negative", hint="give lengths of zero or more tokens")
-    return chosen
+    if not _is_count(batch) or not 1 <= batch <= _MOST_SEQUENCES:
+        raise UsageError(f"batch is {str(batch)[:40]}", hint=f"1 to {_MOST_SEQUENCES:,} sequences")
+    if lengths is not None and len(lengths) > _MOST_SEQUENCES:
+        raise UsageError(f"{len(lengths):,} lengths", hint=f"give at most {_MOST_SEQUENCES:,}")
+    chosen = tuple(lengths) if lengths is not None else (tokens,) * batch
+    for length in chosen:
+        if not _is_count(length):
+            raise UsageError(
+                f"a length is {str(length)[:40]!r}", hint="give whole tokens, 0 or more"
+            )
+    return chosen  # type: ignore[return-value]  # every one is an int now
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -69,7 +69,7 @@ def parse_token_list(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         low, dots, high = part.partition("..")
         if not dots:
-            out.append(parse_tokens(part))
+            out.append(_positive(parse_tokens(part), part))
             continue
         start, stop = parse_tokens(low), parse_tokens(high)
         if not 0 < start <= stop:
@@ -78,6 +78,12 @@ def parse_token_list(text: str) -> tuple[int, ...]:
             out.append(start)
             start *= 2
     return tuple(out)
+
+
+def _positive(tokens: int, text: str) -> int:
+    if tokens < 1:
+        raise UsageError(f"{text!r} is no length", hint="give at least one token")
+    return tokens
 
 
 def parse_rate(text: str | float) -> float:

@@ -36,6 +36,8 @@ class EngineRef(msgspec.Struct, frozen=True):
 
 def parse_engine(text: str) -> EngineRef:
     """The engine of `vllm`, `vllm@0.32`, `vllm@0.11.2+rhai1` or `llamacpp@b11549`."""
+    if not isinstance(text, str):
+        raise UsageError(f"an engine can't be a {type(text).__name__}", hint="write vllm@0.32")
     name, at, version = text.strip().partition("@")
     key = _ALIASES.get(name.lower(), name.lower())
     if key not in _ENGINES:
@@ -50,27 +52,34 @@ class Deployment:
 
     `flags` are the engine's own, in snake_case. `gpu` names an accelerator, with a count in
     front for several (`8xH100-80GB`); an engine may need none (`formula` with gpu_memory=).
-    Unknown engines, GPUs and flags raise UsageError.
+    Unknown engines, GPUs and flags raise UsageError. Ranks on different GPUs are joined by a
+    plus or a comma (`H100-80GB+L40S`): `kinds` has them all in that order, `accelerator` is the
+    one that is answered for, at first the one with the least memory.
     """
 
-    __slots__ = ("accelerator", "engine", "flags", "gpu_count")
+    __slots__ = ("accelerator", "engine", "flags", "gpu_count", "kinds")
     engine: EngineRef
     accelerator: Accelerator | None
     gpu_count: int | None
+    kinds: tuple[tuple[int, Accelerator], ...]
     flags: Mapping[str, Any]
 
     def __init__(self, engine: str = "vllm", gpu: str | None = None, **flags: Any) -> None:
         ref = parse_engine(engine)
         accelerator: Accelerator | None = None
         count: int | None = None
+        kinds: tuple[tuple[int, Accelerator], ...] = ()
         if gpu is not None:
-            from kvproof.hardware import parse_gpus
+            from kvproof.hardware import parse_ranks
 
-            written, accelerator = parse_gpus(gpu)
+            kinds = parse_ranks(gpu)
+            accelerator = min((kind for _, kind in kinds), key=lambda kind: kind.memory_bytes)
+            written = sum(number for number, _ in kinds)
             count = written if written > 1 or re.match(r"\s*1\s*[xX*]", gpu) else None
         object.__setattr__(self, "engine", ref)
         object.__setattr__(self, "accelerator", accelerator)
         object.__setattr__(self, "gpu_count", count)
+        object.__setattr__(self, "kinds", kinds)
         object.__setattr__(self, "flags", dict(flags))
         engine_module(ref.name).check_flags(self)
 
@@ -78,7 +87,7 @@ class Deployment:
         raise AttributeError("a Deployment does not change; use replace()")
 
     def __repr__(self) -> str:
-        gpu = self.accelerator.name if self.accelerator else None
+        gpu = "+".join(kind.name for _, kind in self.kinds) or None
         flags = "".join(f", {key}={value!r}" for key, value in self.flags.items())
         return f"Deployment({str(self.engine)!r}, gpu={gpu!r}, gpu_count={self.gpu_count}{flags})"
 
@@ -93,9 +102,29 @@ class Deployment:
         """The GPU as it can be given to Deployment again."""
         if self.accelerator is None:
             return None
+        if self.mixed:
+            return "+".join(f"{n}x{kind.name}" if n > 1 else kind.name for n, kind in self.kinds)
         return (
             f"{self.gpu_count}x{self.accelerator.name}" if self.gpu_count else self.accelerator.name
         )
+
+    @property
+    def mixed(self) -> bool:
+        """Whether its ranks lie on different GPUs."""
+        return len(self.kinds) > 1
+
+    @property
+    def first(self) -> Accelerator | None:
+        """The GPU of rank 0, by which engines choose their defaults."""
+        return self.kinds[0][1] if self.kinds else None
+
+    def on(self, accelerator: Accelerator) -> Deployment:
+        """The same deployment, answered for its ranks on `accelerator`."""
+        other = Deployment.__new__(Deployment)
+        for name in self.__slots__:
+            object.__setattr__(other, name, getattr(self, name))
+        object.__setattr__(other, "accelerator", accelerator)
+        return other
 
     @classmethod
     def from_command(cls, command: str, gpu: str | None = None, **flags: Any) -> Deployment:

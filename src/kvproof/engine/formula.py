@@ -37,6 +37,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory: int | None = None
     memory_share: float = 0.9
     other_memory: int = 4 * 10**9
+    used: int = 0
     weight_bytes: int | None = None
     streamed_weight_bytes: int | None = None
     bandwidth: float | None = None
@@ -50,6 +51,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 _PARSERS: dict[str, Any] = {
     "gpu_memory": parse_bytes,
     "other_memory": parse_bytes,
+    "used": parse_bytes,
     "weight_bytes": parse_bytes,
     "streamed_weight_bytes": parse_bytes,
     "bandwidth": parse_rate,
@@ -100,6 +102,12 @@ def cache(model: Model, request: CacheRequest, version: str | None = None) -> Ca
     A static length reserves that many positions for every sequence.
     """
     types = types_of(model, request.dtype, request.k_dtype, request.v_dtype)
+    longest = max(request.lengths, default=0) + request.decode_steps
+    if request.static_length is not None and request.static_length < longest:
+        raise UsageError(
+            f"a static length of {request.static_length:,} can't hold {longest:,} tokens",
+            hint="reserve at least the longest sequence",
+        )
     sizes, reserved = [], 0
     for slot in model.slots:
         sizes.append(
@@ -185,16 +193,18 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     usable = int(memory * flags.memory_share)
     weights = flags.weight_bytes if flags.weight_bytes is not None else weight_bytes(model)
     share = -(-weights // ranks)
-    kv = max(0, usable - share - flags.other_memory)
+    kv = max(0, usable - share - flags.other_memory - flags.used)
     given = "given" if flags.weight_bytes is not None else "tensor shapes of the architecture"
     terms = [
         _term("left unused", memory - usable, f"{memory:,} B x (1 - {flags.memory_share:g})"),
         _term("weights", share, f"{weights:,} B / {ranks} GPU", given),
         _term("other memory", flags.other_memory, "activations, graphs, workspace: a fixed amount"),
+        *([_term("other processes", flags.used, "as given")] if flags.used else []),
         _term(
             "KV cache",
             kv,
-            f"{memory:,} x {flags.memory_share:g} - {share:,} - {flags.other_memory:,}",
+            f"{memory:,} x {flags.memory_share:g} - {share:,} - {flags.other_memory:,}"
+            + (f" - {flags.used:,}" if flags.used else ""),
         ),
     ]
     missing = memory - sum(int(term.value) for term in terms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kvproof.errors import unknown_name
+from kvproof.errors import UsageError, unknown_name
 
 
 class ElementType(msgspec.Struct, frozen=True):
@@ -73,6 +73,10 @@ def element_type(name: str) -> ElementType:
 
     Raises UsageError for an unknown name, offering the near ones.
     """
+    if not isinstance(name, str):
+        raise UsageError(
+            f"an element type can't be a {type(name).__name__}", hint="write its name, e.g. bf16"
+        )
     key = name.strip().lower().removeprefix("torch.")
     found = ELEMENT_TYPES.get(_ALIASES.get(key, key))
     if found is None:

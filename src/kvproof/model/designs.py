@@ -27,6 +27,9 @@ def with_attention(model: Model, design: Design, *, groups: int | None = None) -
     """
     if design not in get_args(Design):
         raise UsageError(f"unknown attention design {design!r}", hint="use mha, gqa, mqa or mla")
+    heads = model.attention_heads
+    if groups is not None and not (0 < groups <= heads and heads % groups == 0):
+        raise UsageError(f"{groups} groups do not divide {heads} heads", hint="choose a divisor")
     if not any(isinstance(slot, FullSlot | LatentSlot) for slot in model.slots):
         raise ModelError(f"{model.name} has no attention layers", hint="choose another body")
     slots = tuple(_redesign(slot, model.attention_heads, design, groups) for slot in model.slots)

@@ -34,7 +34,8 @@ def read_path(path: Path) -> Model:
             return _read_file(path)
     except OSError as error:
         raise ModelError(f"can't read {path}: {error.strerror}", hint="check the path") from None
-    raise ModelError(f"there is no file or folder {path}", hint="check the path")
+    what = "is neither a file nor a folder" if path.exists() else "does not exist"
+    raise ModelError(f"{path} {what}", hint="check the path")
 
 
 def _read_file(path: Path) -> Model:
@@ -43,6 +44,11 @@ def _read_file(path: Path) -> Model:
 
         return read_gguf(path)
     if path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json"):
+        if not (path.parent / "config.json").is_file():
+            raise ModelError(
+                f"{path.name} holds weights only: no config.json lies beside it",
+                hint="give the model's folder or config.json",
+            )
         return _read_folder(path.parent)
     if _is_manifest(path):
         from kvproof.model.ollama_store import read_manifest
@@ -53,7 +59,7 @@ def _read_file(path: Path) -> Model:
 
 def _from_json(path: Path, config: Mapping[str, Any]) -> Model:
     source = Source(origin="path", location=str(path))
-    name = path.parent.name or path.stem
+    name = path.stem if path.stem != "config" else path.resolve().parent.name or path.stem
     if "general.architecture" in config:
         from kvproof.model.gguf_config import read_metadata
 
@@ -127,15 +133,36 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of sane size."""
     if path.stat().st_size > _MAX_CONFIG_BYTES:
         raise ModelError(f"{path} is too large for a config", hint="give a model's config.json")
-    try:
-        value = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ModelError(
-            f"{path} is no JSON: {str(error)[:80]}", hint="give a config.json"
-        ) from None
+    value = parse_json(path.read_bytes(), str(path))
     if not isinstance(value, dict):
         raise ModelError(f"{path} holds no object", hint="give a model's config.json")
     return value
+
+
+def parse_json(raw: bytes, place: str) -> Any:
+    """The value of JSON text; Infinity and NaN as transformers itself writes them, a BOM or not."""
+    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        if b"Infinity" in raw or b"NaN" in raw:
+            return _parse_loose(raw, place)
+        if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise ModelError(f"{place} is UTF-16", hint="save it as UTF-8") from None
+        raise ModelError(
+            f"{place} is no JSON: {str(error)[:80]}", hint="give a config.json"
+        ) from None
+
+
+def _parse_loose(raw: bytes, place: str) -> Any:
+    import json
+
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{place} is no JSON: {str(error)[:80]}", hint="give a config.json"
+        ) from None
 
 
 def _starts_with(path: Path, magic: bytes) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from kvproof.errors import ModelError
 from kvproof.model.checks import bad_value
 from kvproof.model.config import Resolved, resolve
+from kvproof.model.given import missing_facts, with_text_apart
 from kvproof.model.quantization import read_quantization
 from kvproof.model.slots import read_slots
 from kvproof.model.tensors import TensorGroup, known_model_types, tensor_groups
@@ -30,7 +31,8 @@ _HEADS = (
 
 def read_config(config: Mapping[str, Any], *, name: str, source: Source) -> Model:
     """The model that a parsed config.json describes; ModelError names what is wrong with it."""
-    resolved = resolve(config)
+    nested, flat = with_text_apart(dict(config)) if isinstance(config, Mapping) else (config, ())
+    resolved = resolve(nested)
     slots = read_slots(resolved)
     text = resolved.text
     tensors, notes = _tensors(resolved)
@@ -52,19 +54,23 @@ def read_config(config: Mapping[str, Any], *, name: str, source: Source) -> Mode
         source=source,
         config=resolved.root,
         text_config=text,
-        notes=(*resolved.notes, *notes),
+        notes=(*flat, *resolved.notes, *_unsaid(config, resolved), *notes),
     )
 
 
+def _unsaid(config: Mapping[str, Any], resolved: Resolved) -> tuple[str, ...]:
+    """What the class filled in; translated types have a note of their own instead."""
+    if resolved.published_type != resolved.model_type:
+        return ()
+    return missing_facts(config, resolved.text)
+
+
 def _tensors(resolved: Resolved) -> tuple[tuple[TensorGroup, ...], tuple[str, ...]]:
-    if not resolved.exact_weights:
-        return (), (f"weights of {resolved.published_type} are unknown: only its cache is read",)
-    if resolved.model_type not in known_model_types():
-        return (), (f"no parameter recipe for {resolved.model_type}: weights are unknown",)
-    try:
-        return tensor_groups(resolved.model_type, resolved.root), ()
-    except ModelError as error:
-        return (), (f"weights are unknown: {error.message}",)
+    """The model's tensors; none, and a note, for architectures whose weights no recipe knows."""
+    if not resolved.exact_weights or resolved.model_type not in known_model_types():
+        kind = resolved.published_type
+        return (), (f"weights of {kind} are unknown: only its cache is read",)
+    return tensor_groups(resolved.model_type, resolved.root), ()
 
 
 def _count(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:

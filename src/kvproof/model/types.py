@@ -56,7 +56,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> int:
-        """All parameters; tied tensors count once."""
+        """All parameters; tied tensors count once. 0 where `tensors` is empty: unknown."""
         return sum(group.elements for group in self.tensors)
 
     @property

@@ -76,6 +76,8 @@ def without_cache(
         raise UsageError(
             "prompt and output are at least one token", hint="--prompt 1000 --output 500"
         )
+    if parameters is not None and not 0 < parameters < 2**63:
+        raise UsageError(f"parameters is {parameters}", hint="give a positive count, e.g. 8.03e9")
     count = int(model.active_parameters if parameters is None else parameters)
     steps = output - 1
     rerun = steps * prompt + steps * (steps + 1) // 2
