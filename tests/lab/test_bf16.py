@@ -1,9 +1,12 @@
 """bf16: logits along the same tokens agree with transformers' within bf16's rounding.
 
 The bound. Both programs round every intermediate to 8 bits, at different places, so neither is the
-right one: the right logits are those of the same weights in f32. Transformers' distance from them
-is what bf16 costs; the lab may cost 10 % more at most, and the two programs' distance from each
-other at most what two such independent errors add up to (root of the sum of squares, 10 % spare).
+right one: the right logits are those of the same weights in f32. Transformers' own distance from
+them (root mean square) is what bf16 costs. On one text the distance of either program is chance
+within some 20 %, for rounding errors of early layers are amplified alike for all later tokens;
+transformers' cached and uncached logits differ by as much. So distances are pooled over three
+texts, where the lab's may be 25 % above transformers', and on every text the two may be apart by
+no more than two such independent errors add up to (root of the sum of squares, 10 % spare).
 """
 
 import math
@@ -13,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kvproof.lab.attention import View  # noqa: E402
+from kvproof.lab.experiments.material import text_tokens  # noqa: E402
 from kvproof.lab.generate import last_logits, pool_for  # noqa: E402
 from kvproof.lab.models.as_transformers import to_transformers  # noqa: E402
 from kvproof.lab.models.runner import Runner  # noqa: E402
@@ -21,34 +25,47 @@ from kvproof.lab.steps import PagedStep  # noqa: E402
 
 pytestmark = pytest.mark.lab
 
-PROMPT = [1, 4093, 198, 1780, 346, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
+PREFILL = 16
 
 
-def test_logits_agree_within_rounding(smollm):
-    runner = load(dtype=torch.bfloat16)
-    model = to_transformers(runner)
-    pool = pool_for(runner, 80)
+def passes(tokens):
+    return [tokens[:PREFILL]] + [[t] for t in tokens[PREFILL:]]
+
+
+def ours(runner, tokens):
+    pool = pool_for(runner, len(tokens))
     sequence, _ = pool.open()
-    tokens, ours = list(PROMPT), []
-    for _ in range(48):
-        new = tokens[sequence.length :]
+    out = []
+    for new in passes(tokens):
         pool.append(sequence, len(new))
         step = PagedStep(View(pool, [sequence], [len(new)]))
-        ours.append(last_logits(runner, new, sequence.length - len(new), step))
-        tokens.append(int(ours[-1].argmax()))
-    wide = {name: weight.float() for name, weight in runner.weights.items()}
-    exact_model = to_transformers(Runner(runner.body, wide))
+        out.append(last_logits(runner, new, sequence.length - len(new), step))
+    return torch.stack(out)
+
+
+def theirs(model, tokens):
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
     with torch.inference_mode():
-        ids = torch.tensor([tokens[:-1]])
-        theirs = model(ids).logits[0, len(PROMPT) - 1 :].float()
-        exact = exact_model(ids).logits[0, len(PROMPT) - 1 :]
-    got = torch.stack(ours)
-    our_error, their_error = rms(got - exact), rms(theirs - exact)
-    print(f"rms {rms(exact):.3f}: ours {our_error:.4f}, theirs {their_error:.4f}, "
-          f"apart {rms(got - theirs):.4f}")  # fmt: skip
-    assert our_error <= 1.1 * their_error
-    assert rms(got - theirs) <= 1.1 * math.hypot(our_error, their_error)
+        rows = [model(torch.tensor([n]), cache=cache).logits[0, -1] for n in passes(tokens)]
+    return torch.stack(rows).float()
 
 
 def rms(x):
     return float(x.square().mean().sqrt())
+
+
+def test_logits_agree_within_rounding(smollm):
+    runner = load(dtype=torch.bfloat16)
+    wide = {name: weight.float() for name, weight in runner.weights.items()}
+    model, exact_model = to_transformers(runner), to_transformers(Runner(runner.body, wide))
+    errors = []
+    for tokens in (text_tokens(64), text_tokens(400)[336:], text_tokens(250)[186:]):
+        exact = theirs(exact_model, tokens)
+        a, b = ours(runner, tokens), theirs(model, tokens)
+        errors.append((rms(a - exact), rms(b - exact)))
+        assert rms(a - b) <= 1.1 * math.hypot(*errors[-1])
+    our_error, their_error = (math.hypot(*side) for side in zip(*errors, strict=True))
+    print(f"pooled distance from f32: lab {our_error:.4f}, transformers {their_error:.4f}")
+    assert our_error <= 1.25 * their_error
