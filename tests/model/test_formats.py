@@ -185,7 +185,7 @@ def test_files_that_are_no_model(raw: bytes, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         kvproof.load_model(tmp_path / "config.json")
     assert "\n" not in str(caught.value)
-    with pytest.raises(ModelError, match="no file or folder"):
+    with pytest.raises(ModelError, match="does not exist"):
         read_path(tmp_path / "absent.json")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="holds no"):

@@ -142,7 +142,8 @@ def test_errors_have_a_json_form() -> None:
         '{"model_type": "llama", "num_attention_heads": 0}',
         '{"model_type": "nosuchthing"}',
         "[" * 100_000, '{"a":' * 50_000, '{"model_type": "' + "x" * 10_000_000 + '"}',
-        '{"model_type": "llama", "model_type2": NaN}',
+        '{"model_type": "llama", "hidden_size": NaN}',
+        '{"model_type": "llama", "num_hidden_layers": Infinity}',
     ],
 )  # fmt: skip
 def test_hostile_configs(text: str, tmp_path: Path) -> None:
