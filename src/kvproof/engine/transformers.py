@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
-from kvproof.errors import UsageError
+from kvproof.errors import ModelError, UsageError
 from kvproof.kinds import (
     F32,
     ChunkedSlot,
@@ -183,12 +183,19 @@ def _question(model: Model, request: CacheRequest, version: tuple[int, int]) -> 
     )
 
 
+def _chunk(model: Model, key: str) -> int:
+    value = model.text_config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ModelError(f"the config's {key} is {str(value)[:40]}", hint="want a whole number")
+    return value
+
+
 def _padded_prompt(model: Model, prompt: int) -> int:
     """Rows computed for a prompt: Reformer pads those longer than a chunk to whole chunks."""
     if _text_type(model) != "reformer":
         return prompt
     names = {"lsh": "lsh_attn_chunk_length", "local": "local_attn_chunk_length"}
-    chunks = [int(model.text_config[names[kind]]) for kind in set(model.text_config["attn_layers"])]
+    chunks = [_chunk(model, names[kind]) for kind in set(model.text_config["attn_layers"])]
     step = lcm(*chunks)
     return -(-prompt // step) * step if prompt > min(chunks) else prompt
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
 import click
 
 from kvproof import __version__
-from kvproof.errors import KvproofError
+from kvproof.errors import KvproofError, UsageError
 
 # name -> (module, one line of help): known without importing any of them.
 COMMANDS = {
@@ -47,8 +49,19 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
+            if len(args) == 1 and "/" not in args[0] and not os.path.exists(args[0]):
+                self._refuse(args[0])
             return "plan", self.get_command(ctx, "plan"), args
         return super().resolve_command(ctx, args)
+
+    def _refuse(self, word: str) -> None:
+        """A single word that is neither a command nor a model gets an answer of its own."""
+        from kvproof.model.catalog import find, no_such_model
+
+        if find(word) is None:
+            near = no_such_model(word)
+            hint = f"commands: {', '.join(COMMANDS)}; {getattr(near, 'hint', '')}"
+            raise UsageError(f"{word[:40]!r} is neither a command nor a known model", hint=hint)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -82,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(args: list[str]) -> int:
+    warnings.showwarning = _note
     try:
         status = cli.main(args, prog_name="kvproof", standalone_mode=False)
         sys.stdout.flush()
@@ -96,9 +110,19 @@ def _run(args: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO):
+            return _fault(error, args)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _report("can't write the answer", str(error.strerror), 2, args)
     except Exception as error:
         return _fault(error, args)
     return status if isinstance(status, int) else 0
+
+
+def _note(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning of the library as one line."""
+    click.echo(f"note: {message}", err=True)
 
 
 def _report(message: str, hint: str | None, status: int, args: list[str]) -> int:

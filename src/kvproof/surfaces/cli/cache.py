@@ -57,7 +57,13 @@ def cache(ctx: click.Context, /, source: str, **values: Any) -> int:
     With --without-cache: operations of a generation with the cache and without it.
     """
     from kvproof.api import load_model
+    from kvproof.errors import UsageError
 
+    if not str(values["engine"]).startswith(("formula", "transformers", "hf")):
+        raise UsageError(
+            f"kvproof cache answers by the formula or transformers, not by {values['engine']!r}",
+            hint="kvproof capacity and plan know the engines' blocks",
+        )
     model = load_model(source, offline=values["offline"])
     if values["without_cache"]:
         return _without(ctx, model)

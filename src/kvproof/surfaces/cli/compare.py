@@ -45,7 +45,7 @@ def compare(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> i
     rows = [row for model in models for row in _rows(model, values)]
     notes = tuple(dict.fromkeys(note for model in models for note in model.notes))
     _print(ctx, rows, notes)
-    return 0
+    return 1 if any(row.get("sequences") == 0 for row in rows) else 0
 
 
 def _rows(model: Any, values: dict[str, Any]) -> list[dict[str, Any]]:

@@ -59,26 +59,38 @@ def gpus(words: tuple[str, ...], as_json: bool) -> int:
     """GPUs and other accelerators; WORDS narrow the list down."""
     from kvproof.errors import UsageError
     from kvproof.hardware import accelerators
+
+    head = ["gpu", "vendor", "memory", "basis", "bandwidth", "bf16 dense", "fp8 dense", "link"]
+    found = [
+        (gpu, row)
+        for gpu, row in ((gpu, _gpu_row(gpu)) for gpu in accelerators())
+        if all(word.lower() in " ".join(row).lower() for word in words)
+    ]
+    if not found:
+        raise UsageError(f"nothing matches {' '.join(words)[:80]!r}", hint="kvproof gpus lists all")
+    if as_json:
+        from kvproof.surfaces.document import document
+
+        click.echo(document("gpus", inputs={}, result=[gpu for gpu, _ in found]))
+        return 0
+    _emit("gpus", head, [row for _, row in found], as_json)
+    return 0
+
+
+def _gpu_row(gpu: Any) -> list[str]:
     from kvproof.units import show_bytes
 
-    head = ["gpu", "vendor", "memory", "basis", "bandwidth", "bf16 dense", "fp8 dense"]
-    rows = [
-        [
-            gpu.name,
-            gpu.vendor,
-            show_bytes(gpu.memory_bytes),
-            gpu.memory_basis,
-            f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
-            _rate(gpu, "bf16"),
-            _rate(gpu, "fp8"),
-        ]
-        for gpu in accelerators()
+    link = gpu.link_bytes_per_s
+    return [
+        gpu.name,
+        gpu.vendor,
+        show_bytes(gpu.memory_bytes),
+        gpu.memory_basis,
+        f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
+        _rate(gpu, "bf16"),
+        _rate(gpu, "fp8"),
+        f"{link / 1e9:,.0f} GB/s each way" if link else "-",
     ]
-    rows = [r for r in rows if all(w.lower() in " ".join(r).lower() for w in words)]
-    if not rows:
-        raise UsageError(f"nothing matches {' '.join(words)[:80]!r}", hint="kvproof gpus lists all")
-    _emit("gpus", head, rows, as_json)
-    return 0
 
 
 def _rate(gpu: Any, dtype: str) -> str:

@@ -51,6 +51,7 @@ def deployment_options(command: F) -> F:
         click.option("--weight-bytes", type=SIZE, help="Formula: bytes of all weights."),
         click.option("--bandwidth", type=RATE, help="Formula: memory bandwidth, e.g. 3.35TB/s."),
         click.option("--gpu-memory", type=SIZE, help="Formula: memory of one GPU, e.g. 80GB."),
+        click.option("--used", type=SIZE, help="Memory of each GPU that others use, e.g. 3GiB."),
         click.option("--max-model-len", type=TOKENS, help="Context limit of the engine, e.g. 32k."),
         click.option("--kv-dtype", help="Cache element type, e.g. fp8."),
         click.option("--tp", type=int, help="Tensor-parallel GPUs of one replica."),
@@ -58,7 +59,9 @@ def deployment_options(command: F) -> F:
         click.option(
             "--manifest", metavar="FILE", help="Kubernetes manifest or compose file that serves it."
         ),
-        click.option("--gpu", metavar="GPU", help="GPU, with a count: 8xH100-80GB."),
+        click.option(
+            "--gpu", metavar="GPU", help="GPU, with a count: 8xH100-80GB; mixed: H100-80GB+L40S."
+        ),
     ):
         command = option(command)
     return command
@@ -126,6 +129,7 @@ def _own_flags(values: dict[str, Any]) -> dict[str, Any]:
         "tensor_parallel_size": values.get("tp"),
         "kv_cache_dtype": values.get("kv_dtype"),
         "max_model_len": values.get("max_model_len"),
+        "used": values.get("used"),
     }
     return {name: value for name, value in flags.items() if value is not None}
 

@@ -60,7 +60,7 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     learned = None if values["fresh"] else _learned(model, deployment)
     answer = make(model, deployment, contexts, overheads=learned)
     _print(ctx, (model, deployment, answer, media))
-    return 0 if answer.fits else 1
+    return 0 if answer.fits and answer.capacity.error is None else 1
 
 
 def _learned(model: Any, deployment: Any) -> Any:
