@@ -53,7 +53,7 @@ def plan_chart(plan: Any) -> Spec:
     """The memory of one GPU as a bar, and sequences and speed at each context."""
     return base(
         f"{plan.model} on {plan.gpu or 'the given memory'}",
-        f"{plan.engine}; {plan.ranks} GPU per replica, {plan.replicas} replica(s)",
+        f"{plan.engine}; {plan.ranks} GPU per replica, {plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'}",
         vconcat=[
             _budget_bar(plan),
             {"hconcat": [_fit_bars(plan), _speed_bars(plan)], "spacing": 40},
@@ -204,20 +204,17 @@ def without_cache_chart(answer: Any) -> Spec:
 
 
 def compare_chart(rows: list[dict[str, Any]]) -> Spec:
-    """KiB per token, and sequences where a GPU is named, one bar for each row."""
+    """GiB per sequence, and how many fit where a GPU is named, one bar for each row."""
     labels = [f"{row['model']}{' on ' + row['gpu'] if 'gpu' in row else ''}" for row in rows]
     values = [
-        {"row": label, "kib": row["bytes_per_token"] / 1024, "sequences": row.get("sequences", 0)}
+        {"row": label, "gib": row["bytes_per_sequence"] / 2**30, "sequences": row.get("sequences")}
         for label, row in zip(labels, rows, strict=True)
     ]
-    panels = [_ranked(values, "kib", "KiB per token", ",.1f")]
+    context = f"{rows[0]['context']:,} tokens"
+    panels = [_ranked(values, "gib", f"GiB of one sequence of {context}", ",.3f")]
     if any("sequences" in row for row in rows):
-        panels.append(
-            _ranked(values, "sequences", f"Sequences of {rows[0]['context']:,} tokens", ",d")
-        )
-    return base(
-        "Side by side", f"{rows[0]['context']:,} tokens per sequence", vconcat=panels, spacing=30
-    )
+        panels.append(_ranked(values, "sequences", f"Sequences of {context} that fit", ",d"))
+    return base("Side by side", f"{context} per sequence", vconcat=panels, spacing=30)
 
 
 def _ranked(values: list[dict[str, Any]], field: str, title: str, form: str) -> Spec:

@@ -138,7 +138,7 @@ def _cache_text(model: Any, types: Any, rows: Any, per_token: int, *, explain: b
         f"{heading('Bytes per token')}  {per_token:,} B ({show_bytes(per_token)}), "
         f"keys {types.k.name}, values {types.v.name}",
         f"{heading('Bytes per sequence')}\n"
-        + table(["tokens", "bytes", "GiB", "GB", "allocated"], lines),
+        + table(["tokens", "bytes", "size", "GB", "allocated"], lines),
     ]
     if explain:
         parts += [
@@ -243,23 +243,29 @@ def _without_text(model: Any, answer: Any, flops: float | None, *, explain: bool
     share = answer.attention_flops_last_step / max(1, answer.flops_per_step)
     head = ["", "with the cache", "without"]
     rows = [
-        ["last step", _gflop(answer.flops_per_step), _tflop(answer.flops_last_step_without)],
+        ["last step", _flop(answer.flops_per_step), _flop(answer.flops_last_step_without)],
         [
             f"{answer.decode_steps:,} decode steps",
-            _tflop(answer.flops_with),
-            _tflop(answer.flops_without),
+            _flop(answer.flops_with),
+            _flop(answer.flops_without),
         ],
-        ["closed form", _tflop(answer.closed_form_with), _tflop(answer.closed_form_without)],
+        ["closed form", _flop(answer.closed_form_with), _flop(answer.closed_form_without)],
     ]
     steps = [
         [str(r.step), str(r.produces), f"{r.with_cache:,}", f"{r.without_cache:,}"]
         for r in answer.table(10)
     ]
+    if answer.output > 10:
+        last = answer.output - 1
+        steps += [
+            ["...", "", "", ""],
+            [str(last), str(answer.output), "1", f"{answer.prompt + last:,}"],
+        ]
     parts = [
         show.model_lines(model),
         f"{heading(f'{answer.prompt:,} tokens in, {answer.output:,} out')}\n" + table(head, rows),
         f"  Without a cache the decode takes {answer.ratio:,.0f} times the arithmetic.\n"
-        f"  Attention at the last step: {answer.attention_flops_last_step / 1e9:.2f} GFLOP, "
+        f"  Attention at the last step: {_flop(answer.attention_flops_last_step)}, "
         f"{100 * share:.0f} % of the step.",
         f"{heading('Tokens through the model at each step')}\n"
         + table(["step", "makes token", "with the cache", "without"], steps),
@@ -274,9 +280,10 @@ def _without_text(model: Any, answer: Any, flops: float | None, *, explain: bool
     return "\n\n".join(parts)
 
 
-def _gflop(value: float) -> str:
-    return f"{value / 1e9:,.1f} GFLOP"
-
-
-def _tflop(value: float) -> str:
-    return f"{value / 1e12:,.1f} TFLOP"
+def _flop(value: float) -> str:
+    """Operations in the unit that keeps them above one."""
+    for unit, name in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP")):
+        if value >= unit / 10:
+            scaled = value / unit
+            return f"{scaled:,.2f} {name}" if scaled < 10 else f"{scaled:,.1f} {name}"
+    return f"{value:,.0f} FLOP"

@@ -108,12 +108,12 @@ def _text(rows: list[dict[str, Any]]) -> str:
     from kvproof.surfaces.text import heading, table
     from kvproof.units import show_bytes, show_context, show_count, show_seconds
 
-    least = min(row["bytes_per_token"] for row in rows) or 1
+    least = min(row["bytes_per_sequence"] for row in rows) or 1
     head = [
         "model",
         "gpu",
         "parameters",
-        "per token",
+        "growth/token",
         "x least",
         "per sequence",
         "KV memory",
@@ -130,7 +130,7 @@ def _text(rows: list[dict[str, Any]]) -> str:
                 row.get("gpu", "-"),
                 show_count(row["parameters"]),
                 show_bytes(row["bytes_per_token"]),
-                f"{row['bytes_per_token'] / least:.2f}",
+                f"{row['bytes_per_sequence'] / least:.2f}",
                 show_bytes(row["bytes_per_sequence"]),
                 show_bytes(row["kv_bytes"]) if "kv_bytes" in row else "-",
                 f"{row['sequences']:,}" if "sequences" in row else "-",
