@@ -53,7 +53,8 @@ def plan_chart(plan: Any) -> Spec:
     """The memory of one GPU as a bar, and sequences and speed at each context."""
     return base(
         f"{plan.model} on {plan.gpu or 'the given memory'}",
-        f"{plan.engine}; {plan.ranks} GPU per replica, {plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'}",
+        f"{plan.engine}; {plan.ranks} GPU per replica, "
+        + ("one replica" if plan.replicas == 1 else f"{plan.replicas} replicas"),
         vconcat=[
             _budget_bar(plan),
             {"hconcat": [_fit_bars(plan), _speed_bars(plan)], "spacing": 40},

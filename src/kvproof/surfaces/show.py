@@ -150,7 +150,20 @@ def rows_text(plan: Plan) -> str:
             "limit", "tok/s/user", "tok/s all"]  # fmt: skip
     copies = f", {plan.replicas} replicas of {plan.ranks} GPU" if plan.replicas > 1 else ""
     title = f"How many fit, and how fast ({plan.engine}{copies}; all at full length)"
-    return f"{heading(title)}\n{table(head, rows)}"
+    return f"{heading(title)}\n{table(head, rows)}{_speed_note(plan)}"
+
+
+def _speed_note(plan: Plan) -> str:
+    """How far from the peak the step times were taken to be."""
+    step = next((row.step for row in plan.rows if row.step), None)
+    if step is None:
+        return ""
+    used = step.efficiency
+    if used.weights == used.attention == 1:
+        return "\n" + paint("  Steps at the full bandwidth: a bound, not a measurement.", "dim")
+    said = f"weights at {100 * used.weights:.0f} %, KV at {100 * used.attention:.0f} %"
+    source = used.source.partition(";")[0]
+    return "\n" + paint(f"  Steps read {said} of the bandwidth ({source}).", "dim")
 
 
 def _plan_row(row: Any) -> list[str]:

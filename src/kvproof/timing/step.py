@@ -51,6 +51,7 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     compute_seconds: float
     seconds: float
     limit: Literal["bandwidth", "compute"]
+    efficiency: Efficiency
     terms: tuple[Term, ...]
 
     @property
@@ -153,6 +154,7 @@ def step_time(
         compute_seconds=computing,
         seconds=max(reading, computing),
         limit="bandwidth" if reading >= computing else "compute",
+        efficiency=efficiency,
         terms=_terms(weights, kv, speed, reading, (flops, computing), efficiency),
     )
 
