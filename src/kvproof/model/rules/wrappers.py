@@ -19,6 +19,17 @@ def _copy(target: str, source: str) -> Rule:
     return rule
 
 
+def _copy_up(key: str, source: str) -> Rule:
+    """Copy a nested field, written as `section.field`, to the config itself."""
+
+    def rule(c: Config) -> None:
+        section, field = source.split(".")
+        if isinstance(c.get(section), dict):
+            c[key] = c[section].get(field)
+
+    return rule
+
+
 def _molmo(c: Config) -> None:
     if c.get("vit_config") is None:
         return
@@ -91,6 +102,7 @@ WRAPPERS: dict[str, Rule] = {
         _copy("audio_config.text_hidden_size", "text_config.hidden_size"),
     ),
     "janus": _janus,
+    "nemotron3_5_transcribe_audio": _copy_up("hidden_size", "asr_config.hidden_size"),
     "minimax_m3_vl": chain(
         _tie_from_text,
         lambda c: c.update(
