@@ -115,6 +115,8 @@ def test_three_spellings_of_exclusions(pattern: str, name: str, hit: bool) -> No
         {"quant_method": "fp8", "modules_to_not_convert": "lm_head"},
         {"quant_method": "compressed-tensors", "config_groups": []},
         {"quant_method": "modelopt", "quant_algo": "NVFP99"},
+        {"quant_method": "gptq", "bits": 4, "group_size": 0},
+        [],
         "fp8",
     ],
 )

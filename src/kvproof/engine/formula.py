@@ -28,6 +28,7 @@ from kvproof.model.weights import streamed_weight_bytes, weight_bytes
 from kvproof.terms import Term
 from kvproof.units import parse_bytes, parse_rate, parse_tokens
 
+_SMALLEST = 2**20
 _SOURCE = "plain formula of the literature"
 
 
@@ -78,6 +79,10 @@ def flags_of(deployment: Deployment) -> Flags:
     if not 0 < flags.memory_share <= 1:
         raise UsageError(
             f"memory_share is {flags.memory_share}", hint="give a share above 0, up to 1"
+        )
+    if flags.gpu_memory is not None and flags.gpu_memory < _SMALLEST:
+        raise UsageError(
+            f"gpu_memory is {flags.gpu_memory:,} B", hint="write a unit: 80GB or 80GiB"
         )
     if flags.block_size < 1 or (flags.tensor_parallel_size or 1) < 1:
         raise UsageError("block_size and tensor_parallel_size are at least 1", hint="correct them")

@@ -167,7 +167,8 @@ def read_quantization(
     Returns None for an unquantized checkpoint. Raises ModelError for a method that is unknown
     or whose section lacks a needed field.
     """
-    section = config.get("quantization_config") or _nested(config)
+    given = config.get("quantization_config")
+    section = given if given not in (None, {}) else _nested(config)
     if section is None and sidecar is not None:
         section = {
             "quant_method": "modelopt",
@@ -295,7 +296,7 @@ def _awq(section: Mapping[str, Any]) -> Quantization:
     scheme = Scheme(
         name=f"awq int{bits}",
         bits=bits,
-        group=_count(section.get("group_size") or section.get("q_group_size"), "group_size"),
+        group=_positive(section.get("group_size") or section.get("q_group_size"), "group_size"),
         scale_bits=16,
         zero_bits=bits if section.get("zero_point", True) else 0,
         source="AutoAWQ: packed int32 weights and zeros, f16 scales",
@@ -310,7 +311,7 @@ def _gptq(section: Mapping[str, Any]) -> Quantization:
     scheme = Scheme(
         name=f"gptq int{bits}",
         bits=bits,
-        group=0 if group == -1 else _count(group, "group_size"),
+        group=0 if group == -1 else _positive(group, "group_size"),
         scale_bits=16,
         zero_bits=bits,
         column_bytes=4,
@@ -427,6 +428,13 @@ def _count(value: Any, key: str) -> int:
             f"quantization key {key!r} is {str(value)[:40]!r}", hint="want a small count"
         )
     return value
+
+
+def _positive(value: Any, key: str) -> int:
+    count = _count(value, key)
+    if not count:
+        raise ModelError(f"quantization key {key!r} is 0", hint="want a positive count")
+    return count
 
 
 def _pair(value: Any, key: str) -> tuple[int, int]:
