@@ -144,6 +144,10 @@ def main() -> None:
         }
     for name, row in extra["models"].items():
         entries[name] = {"complete": True, **row}
+    for entry in entries.values():
+        for source, licence in extra["licences"].items():
+            if entry["source"].startswith(source):
+                entry["licence"] = licence
     document = {
         "date": DATE,
         "models": dict(sorted(entries.items())),

@@ -19,12 +19,17 @@ from kvproof.errors import unknown_name
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One published model: its config's facts (raw JSON), where they come from, and caveats."""
+    """One published model: its config's facts (raw JSON), where they come from, and caveats.
+
+    `licence` is that of the source the facts were read from, where it states one; the model's
+    own licence is its publisher's.
+    """
 
     config: msgspec.Raw
     source: str
     complete: bool
     note: str = ""
+    licence: str = ""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,7 +94,9 @@ def _by_name(name: str, *, offline: bool) -> Model:
 def _from_catalog(asked: str, found: catalog.Found) -> Model:
     from kvproof.model.read import read_config
 
-    source = Source(origin="catalog", location=found.entry.source, note=found.entry.note or None)
+    entry = found.entry
+    place = entry.source + (f" [{entry.licence}]" if entry.licence else "")
+    source = Source(origin="catalog", location=place, note=entry.note or None)
     model = read_config(found.config(), name=asked, source=source)
     if found.assumption is None:
         return model

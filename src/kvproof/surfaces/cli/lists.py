@@ -45,7 +45,7 @@ def _model_rows(words: tuple[str, ...]) -> list[list[str]]:
             name,
             str(config.get("model_type", "")),
             f"{context:,}" if context else "",
-            entry.source,
+            entry.source + (f" [{entry.licence}]" if entry.licence else ""),
         ]
         if all(word.lower() in " ".join(row).lower() for word in words):
             out.append(row)
