@@ -24,6 +24,8 @@ _LARGE_GPU = 40 * GIB
 _MOST_GRAPHS = 512
 _DATA = Path(__file__).with_name("data") / "budget.json"
 _SCAN_CHUNK = 128
+_QWEN_PIXELS = {"qwen2": 12_845_056, "qwen2_5": 12_845_056, "qwen3": 16_777_216}
+"""The largest image that Qwen's processors let through; the encoder is profiled with one."""
 _LAYER_COPIES = 3
 """Copies of the hidden and of the widest inner state alive at once in a layer."""
 
@@ -63,6 +65,7 @@ def quantities(model: Model, settings: Settings) -> Quantities:
     inner = int(config.get("intermediate_size") or 0) // settings.ranks
     layer = tokens * _LAYER_COPIES * (model.hidden_size + inner) * 2
     layer += _scan_bytes(model, settings, tokens)
+    layer = max(layer, _image_bytes(model, settings))
     experts = tokens * model.experts_per_token * model.hidden_size * 2
     return Quantities(
         logits=rows * model.vocab_size,
@@ -79,6 +82,27 @@ def _scan_bytes(model: Model, settings: Settings, tokens: int) -> int:
     if not states:
         return 0
     return -(-tokens // _SCAN_CHUNK) * max(states) // settings.ranks * 4 * 2
+
+
+def _image_bytes(model: Model, settings: Settings) -> int:
+    """Peak of the encoder's own run over one largest image, which ends before the decoder's.
+
+    Two inner states (before and after the activation, shared out over the ranks) and three hidden
+    ones of every patch.
+    """
+    vision = model.config.get("vision_config")
+    if not isinstance(vision, dict) or settings.flags.get("language_model_only"):
+        return 0
+    family = str(model.config.get("model_type", ""))
+    pixels = next((n for key, n in sorted(_QWEN_PIXELS.items(), reverse=True)
+                   if family.startswith(f"{key}_")), 0)  # fmt: skip
+    patch, hidden, inner = (
+        vision.get(key) for key in ("patch_size", "hidden_size", "intermediate_size")
+    )
+    if not (pixels and isinstance(patch, int) and patch > 0 and isinstance(hidden, int)):
+        return 0
+    inner = inner if isinstance(inner, int) else 4 * hidden
+    return pixels // patch**2 * (2 * inner // settings.ranks + 3 * hidden) * 2
 
 
 def _has_encoders(model: Model) -> bool:
@@ -122,8 +146,8 @@ def _activation(settings: Settings, sizes: Quantities) -> Part:
         formula = f"dummy sampler: {sizes.logits:,} logits x {each:g} B"
         return Part(name="activations", value=round(sampler), formula=formula, doubt=0.06 * sampler)
     formula = (
-        f"a batch of {settings.max_num_batched_tokens:,} tokens through the widest layer: "
-        f"{sizes.layer_bytes:,} B"
+        f"a batch of {settings.max_num_batched_tokens:,} tokens through the widest layer, "
+        f"or an image through the encoder: {sizes.layer_bytes:,} B"
     )
     return Part(
         name="activations",
