@@ -9,6 +9,7 @@ from kvproof.hardware.accelerators import (
     accelerators,
     parse_gpu_list,
     parse_gpus,
+    parse_ranks,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "accelerators",
     "parse_gpu_list",
     "parse_gpus",
+    "parse_ranks",
 ]

@@ -239,6 +239,21 @@ def parse_gpu_list(text: str) -> tuple[tuple[int, Accelerator], ...]:
     return tuple(parse_gpus(part) for part in parts)
 
 
+def parse_ranks(text: str) -> tuple[tuple[int, Accelerator], ...]:
+    """The GPUs of one deployment's ranks: `8xH100-80GB`, or different ones, `H100-80GB+L40S`.
+
+    Joined by a plus or a comma; parts of the same kind are added up.
+    """
+    if not isinstance(text, str) or len(text) > _LONGEST_NAME * _MOST_KINDS:
+        return (parse_gpus(text),)
+    if _key(text) in _index():  # a name with a plus of its own: `Ryzen AI Max+ 395`
+        return (parse_gpus(text),)
+    found: dict[str, tuple[int, Accelerator]] = {}
+    for count, kind in parse_gpu_list(_JOINED.sub(",", text)):
+        found[kind.name] = (found.get(kind.name, (0, kind))[0] + count, kind)
+    return tuple(found.values())
+
+
 _MOST_GPUS = 1_000_000
 _MOST_KINDS = 64
 _COUNTED = re.compile(r"\s*(?P<count>[0-9]{1,12})\s*[xX*\u00d7]\s*(?P<gpu>.+)", re.DOTALL)
@@ -246,6 +261,8 @@ _SLICE = re.compile(
     r"(?P<gpu>.+?)[\s:_-]+(?:mig[\s:_-]+)?(?P<profile>[0-9]g\.[0-9]{1,3}gb)(?:[+-][a-z.]{2,8})?",
     re.IGNORECASE | re.DOTALL,
 )
+# A plus between GPUs; not the one of a MIG profile (`1g.10gb+me`).
+_JOINED = re.compile(r"\s*\+\s*(?!(?:me|gfx|395)\b)")
 _WORDS = re.compile(r"[a-z0-9+]+")
 _MARKS = re.compile(r"\((?:r|tm|c)\)")
 _VENDOR_WORDS = frozenset(

@@ -8,6 +8,7 @@ import msgspec
 
 from kvproof.engine import formula
 from kvproof.engine.base import Budget, Capacity, Deployment, engine_module
+from kvproof.engine.mixed import BY_DEVICE, deciding, smallest_budget
 from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.errors import UsageError
 from kvproof.kinds import Types, element_type
@@ -68,9 +69,11 @@ def make_plan(
     contexts = contexts or DEFAULT_CONTEXTS
     ranks = ranks_of(deployment)
     module = engine_module(deployment.engine.name)
-    budget: Budget = module.budget(model, deployment)
+    deployment = deciding(model, deployment)
+    budget = smallest_budget(model, deployment)
     if overheads is not None:
         budget = adjusted(budget, overheads)
+    refusals = _refusals(model, deployment)
     capacity: Capacity = module.capacity(model, deployment, max(budget.kv_bytes, 0))
     types = types_of(model, deployment)
     replicas = _replicas(deployment, ranks)
@@ -88,8 +91,12 @@ def make_plan(
         ),
         rows=rows,
         crossover_tokens=crossover_tokens(model, types, _streamed(model, deployment), ranks),
-        fits=budget.kv_bytes > 0 and any(row.sequences for row in rows),
-        warnings=_warnings(model, contexts, deployment, (replicas, capacity.max_model_len)),
+        fits=budget.kv_bytes > 0 and not refusals and any(row.sequences for row in rows),
+        warnings=(
+            *_warnings(model, contexts, deployment, (replicas, capacity.max_model_len)),
+            *_hardware_warnings(deployment),
+            *refusals,
+        ),
     )
 
 
@@ -157,8 +164,9 @@ def _row(
 def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | None:
     """Bandwidth and peak of one rank, None when neither a GPU nor a bandwidth is named."""
     gpu = deployment.accelerator
-    bandwidth = float(gpu.memory_bandwidth) if gpu else None
-    flops = gpu.flops(compute_type(model)) if gpu else None
+    kinds = [kind for _, kind in deployment.kinds]  # a step waits for the slowest rank
+    bandwidth = float(min(kind.memory_bandwidth for kind in kinds)) if gpu else None
+    flops = min(kind.flops(compute_type(model)) for kind in kinds) if gpu else None
     if deployment.engine.name == "formula":
         flags = formula.flags_of(deployment)
         bandwidth, flops = flags.bandwidth or bandwidth, flags.flops or flops
@@ -208,6 +216,30 @@ def _warnings(
     if element_type(model.dtype).name == "f32":
         out.append("the config asks for 32-bit weights; engines usually cast them to 16 bits")
     return tuple(out)
+
+
+def _hardware_warnings(deployment: Deployment) -> tuple[str, ...]:
+    """Of memory that is shared with the host, and of unequal ranks."""
+    gpu, out = deployment.accelerator, []
+    if gpu is not None and gpu.unified_memory and not deployment.flags.get("used"):
+        out.append(
+            f"{gpu.name} shares its memory with the CPU: what the system and other programs hold "
+            "comes off it; give that as --used SIZE (used=)"
+        )
+    if deployment.mixed:
+        names = ", ".join(f"{count} x {kind.name}" for count, kind in deployment.kinds)
+        if deployment.engine.name in BY_DEVICE:
+            how = "layers are dealt by memory; the step is reckoned at the slowest GPU"
+        else:
+            how = "the smallest and the slowest rank decide for all"
+        out.append(f"different GPUs ({names}): {how}")
+    return tuple(out)
+
+
+def _refusals(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """Why the engine would not start beside other processes, by its own check."""
+    own = getattr(engine_module(deployment.engine.name), "refusals_for", None)
+    return () if own is None else tuple(own(model, deployment))
 
 
 def _past(contexts: tuple[int, ...], limit: int | None) -> str:

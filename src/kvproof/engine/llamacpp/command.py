@@ -76,6 +76,8 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     words = ["llama-server", "-m" if model.endswith(".gguf") else "-hf", model]
     for name, value in flags.items():
         key, negated = canonical_flag(name)
+        if key == "used":
+            continue
         if key in ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory"):
             raise UsageError(f"{key} is no flag of llama-server", hint="leave it out")
         option = f"--{key.replace('_', '-')}"

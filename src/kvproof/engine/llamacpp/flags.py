@@ -28,7 +28,7 @@ _C_API = {
     "n_cpu_moe": "n_cpu_moe",
 }  # fmt: skip
 # What kvproof adds: settings of the C API without a flag, and other programs' memory.
-_OWN = ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory")
+_OWN = ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory", "used")
 _ROLLED_BACK = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
 _TRUE, _FALSE = ("1", "on", "true", "yes", "enabled"), ("0", "off", "false", "no", "disabled")
 
@@ -69,6 +69,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     spec_draft_type_k: ElementType = ELEMENT_TYPES["f16"]
     spec_draft_type_v: ElementType = ELEMENT_TYPES["f16"]
     gpu_memory: int | None = None
+    used: int = 0
 
     @property
     def drafts_by_mtp(self) -> bool:
@@ -224,6 +225,7 @@ _READERS: dict[str, Any] = {
     "n_gpu_layers": _layers, "split_mode": _mode, "tensor_split": _shares, "main_gpu": _count,
     "n_cpu_moe": _count, "cpu_moe": _switch, "fit": _switch, "fit_ctx": _count,
     "cache_ram": _whole, "n_outputs_max": _count, "n_rs_seq": _count, "gpu_memory": _memory,
+    "used": _memory,
     "spec_type": _names, "mtp": _switch, "spec_draft_n_max": _count,
     "spec_draft_type_k": _type, "spec_draft_type_v": _type,
 }  # fmt: skip

@@ -34,7 +34,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     context: Context
     place: Placement
     weights: dict[int, int]
-    gpu_memory: int | None
+    gpu_memory: tuple[int, ...]
+    """Memory of each GPU; empty without one."""
     lowered: bool
 
 
@@ -46,7 +47,7 @@ def budget_of(model: Model, deployment: Deployment) -> Budget:
     settled = settle(model, deployment)
     parts = pieces(model, settled.context)
     kv_bytes = sum(piece.bytes for piece in parts)
-    if settled.gpu_memory is None:
+    if not settled.gpu_memory:
         terms: tuple[Term, ...] = _one_place(model, settled)
     else:
         terms = tuple(
@@ -60,20 +61,25 @@ def budget_of(model: Model, deployment: Deployment) -> Budget:
 def settle(model: Model, deployment: Deployment) -> Settled:
     """The context that starts; --fit lowers an unnamed context, then the layers on the GPUs."""
     flags = flags_of(deployment)
-    memory = flags.gpu_memory
-    if memory is None and deployment.accelerator is not None:
-        memory = deployment.accelerator.memory_bytes
-    gpus = (deployment.gpu_count or 1) if memory is not None else 0
-    asked = _settled(model, flags, gpus, memory, lowered=False)
-    if memory is None or not flags.fit or fits(model, asked):
+    memory = _memories(deployment, flags)
+    if len(set(memory)) > 1 and not any(flags.tensor_split):  # layers by what is free
+        shares = tuple(float(size - flags.used) for size in memory)
+        flags = msgspec.structs.replace(flags, tensor_split=shares)
+    asked = _settled(model, flags, memory, lowered=False)
+    if not memory or not flags.fit or fits(model, asked):
         return asked
     return _fit(model, asked)
 
 
-def _settled(
-    model: Model, flags: Flags, gpus: int, memory: int | None, *, lowered: bool
-) -> Settled:
-    place = placement(model, flags, gpus)
+def _memories(deployment: Deployment, flags: Flags) -> tuple[int, ...]:
+    """Memory of every GPU in order: as given, else by the GPUs' names."""
+    if flags.gpu_memory is not None:
+        return (flags.gpu_memory,) * (deployment.gpu_count or 1)
+    return tuple(kind.memory_bytes for count, kind in deployment.kinds for _ in range(count))
+
+
+def _settled(model: Model, flags: Flags, memory: tuple[int, ...], *, lowered: bool) -> Settled:
+    place = placement(model, flags, len(memory))
     return Settled(
         flags=flags,
         context=context_of(model, flags),
@@ -92,7 +98,7 @@ def fits(model: Model, settled: Settled) -> bool:
 def left_free(model: Model, settled: Settled, device: int) -> int:
     """Bytes of a GPU that nothing takes; negative when it is too small."""
     used = total(_used(model, settled, device))
-    return int((settled.gpu_memory or 0) - used)
+    return int(settled.gpu_memory[device] - used)
 
 
 def _fit(model: Model, asked: Settled) -> Settled:
@@ -121,7 +127,7 @@ def _fit(model: Model, asked: Settled) -> Settled:
 
 def _layers(model: Model, settled: Settled, count: int) -> Settled:
     flags = msgspec.structs.replace(settled.flags, n_gpu_layers=count)
-    return _settled(model, flags, settled.place.gpus, settled.gpu_memory, lowered=True)
+    return _settled(model, flags, settled.gpu_memory, lowered=True)
 
 
 def _context(model: Model, settled: Settled, cells: int) -> Settled:
@@ -152,6 +158,8 @@ def _used(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
         work: tuple[Term, ...] = (_host_compute(model, context, name), logits)
     else:
         work = (_gpu_compute(model, context, place, device), _context_term(name))
+        if settled.flags.used:
+            work = (*work, _others_term(name, settled.flags.used))
     return (*weights, *cache, *work)
 
 
@@ -211,8 +219,15 @@ def _context_term(place: str) -> Term:
     )  # fmt: skip
 
 
+def _others_term(place: str, used: int) -> Term:
+    return Term(
+        name=f"other processes{place}", value=used, unit="B", formula="in use before the start",
+        source="as given",
+    )  # fmt: skip
+
+
 def _left_term(settled: Settled, device: int, left: int) -> Term:
-    memory = settled.gpu_memory or 0
+    memory = settled.gpu_memory[device]
     return Term(
         name=f"left free{_name(settled.place, device)}",
         value=left,

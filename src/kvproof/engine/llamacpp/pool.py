@@ -48,7 +48,7 @@ def _shortage(model: Model, settled: Settled) -> str | None:
     for gpu in range(settled.place.gpus):
         left = left_free(model, settled, gpu)
         if left < 0:
-            memory = show_bytes(settled.gpu_memory or 0)
+            memory = show_bytes(settled.gpu_memory[gpu])
             return (
                 f"GPU {gpu} lacks {show_bytes(-left)} (it has {memory}): lower ctx_size or "
                 "n_gpu_layers, or quantize the cache"

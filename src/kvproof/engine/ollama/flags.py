@@ -15,6 +15,7 @@ from kvproof.units import GIB
 TO_LLAMACPP = {
     "num_gpu": "n_gpu_layers", "main_gpu": "main_gpu", "kv_cache_type": "cache_type_k",
     "flash_attention": "flash_attn", "gpu_memory": "gpu_memory",
+    "used": "used",
 }  # fmt: skip
 NAMES = (
     "num_ctx", "context_length", "num_parallel", "num_batch", "num_thread", "num_keep",
@@ -88,7 +89,7 @@ def _memory(deployment: Deployment) -> int:
         return given
     if deployment.accelerator is None:
         return 0
-    return deployment.accelerator.nominal_memory_bytes * (deployment.gpu_count or 1)
+    return sum(count * kind.nominal_memory_bytes for count, kind in deployment.kinds)
 
 
 def _whole(flags: dict[str, Any], name: str, default: int) -> int:

@@ -95,7 +95,7 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     """The module's call with the flags in SGLang's own names."""
     words = ["python", "-m", "sglang.launch_server", "--model-path", model]
     for name, value in flags.items():
-        if value is None or value is False:
+        if value is None or value is False or name in ("used", "gpu_memory"):
             continue
         words.append(f"--{canonical_flag(name).replace('_', '-')}")
         if isinstance(value, list | tuple):

@@ -59,7 +59,7 @@ def static_memory(model: Model, deployment: Deployment, flags: Flags) -> Static:
 def context_bytes(deployment: Deployment, flags: Flags) -> int:
     """Memory that is gone before the weights are loaded."""
     gpu = deployment.accelerator
-    if gpu is not None and gpu.unified_memory:
+    if gpu is not None and gpu.unified_memory and not flags.get("used"):
         return int(_UNIFIED * GIB)
     amd = gpu is not None and gpu.vendor.lower().startswith("amd")
     return int(_CONTEXT[amd][flags.tp * flags.pp > 1] * GIB)
@@ -131,13 +131,15 @@ def make_budget(model: Model, deployment: Deployment, flags: Flags, pools: Pools
     slots, state = state_slots(static.pools, flags, pools)
     kv = max(0, static.pools - state)
     kv = capped(kv, flags, pools)
-    context = context_bytes(deployment, flags)
+    context, used = context_bytes(deployment, flags), flags.get("used", 0)
     left = int(static.before * (1 - static.fraction))
     unused = static.total - (static.total - static.before) - static.weights - state - kv - left
     terms = [
-        _term("context and other processes", static.total - static.before,
+        _term("context and other processes" if not used else "context", context,
               "CUDA context, communicators and what else is resident",
               low=context * _CONTEXT_LOW, high=context * _CONTEXT_HIGH),
+        *([_term("other processes", used, "in use before the start, less to share out")]
+          if used else []),
         _term("weights", static.weights, f"tensor shapes over {flags.tp} ranks",
               low=static.weights, high=static.weights * (1 + 2 * _WEIGHT_SLACK)),
         _term("kept free for activations and graphs", left,

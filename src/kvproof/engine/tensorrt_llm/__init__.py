@@ -292,13 +292,14 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     weights = rank_weight_bytes(model, flags.tp, flags.pp)
     activation, sampling = _buffers(model, flags)
     states = flags.max_batch_size * sum(_state(model, s, flags) for s in model.slots)
-    context = int(_CONTEXT) + flags.get("used", 0)
+    context, used = int(_CONTEXT), flags.get("used", 0)
     known = flags.get("free_memory")
-    taken = weights + activation + sampling + states + context
+    taken = weights + activation + sampling + states + context + used
     free = max(0, known if known is not None else total - taken)
     kv = _pool(model, flags, free)
     terms = [
         _term("context", context, "CUDA context and other processes"),
+        *([_term("other processes", used, "in use before the start")] if used else []),
         _term("weights", weights, f"tensor shapes over {flags.tp} ranks"),
         _term("activations", activation, f"a batch of {flags.max_num_tokens:,} tokens"),
         _term("buffers of the batch", sampling, f"logits of {flags.max_batch_size:,} sequences"),

@@ -92,7 +92,7 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     words = ["trtllm-serve", model]
     for name, value in flags.items():
         key = canonical_flag(name)
-        if value is None or value is False:
+        if value is None or value is False or name in ("used", "gpu_memory", "free_memory"):
             continue
         if key not in _OPTIONS:
             raise UsageError(

@@ -7,13 +7,21 @@ holds what earlier releases did otherwise. `budget` is an estimate with an inter
 from __future__ import annotations
 
 from kvproof.engine.base import Cache, CacheRequest, Deployment
-from kvproof.engine.vllm.budget import budget
+from kvproof.engine.vllm.budget import budget, refusals_for
 from kvproof.engine.vllm.flags import read_flags
 from kvproof.engine.vllm.planner import VllmCapacity, VllmGroup, capacity
 from kvproof.engine.vllm.sequence import sequence_cache
 from kvproof.model.types import Model
 
-__all__ = ["VllmCapacity", "VllmGroup", "budget", "cache", "capacity", "check_flags"]
+__all__ = [
+    "VllmCapacity",
+    "VllmGroup",
+    "budget",
+    "cache",
+    "capacity",
+    "check_flags",
+    "refusals_for",
+]
 
 
 def check_flags(deployment: Deployment) -> None:

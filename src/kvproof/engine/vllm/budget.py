@@ -17,7 +17,7 @@ from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.errors import UsageError
 from kvproof.model.types import Model
 from kvproof.terms import Term
-from kvproof.units import GB
+from kvproof.units import GB, GIB
 
 _SOURCE = "vLLM {}, v1/worker/gpu_worker.py"
 _FITTED = "start-up logs, data/budget.json"
@@ -30,10 +30,14 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     memory = _memory(deployment)
     share = settings.flags.get("gpu_memory_utilization", settings.rules.utilization)
     requested = min(memory, math.ceil(memory * share))
-    terms = [_unused(memory, requested, share, settings)]
+    used = int(settings.flags.get("used", 0))
+    charged = used if settings.rules.others_charged else 0
+    terms = [_unused(memory, requested, share, settings, used - charged)]
     given = settings.flags.get("kv_cache_memory_bytes")
     if given is not None:
         return _given(terms, memory, given)
+    if used:
+        terms.append(_others(used, charged, settings))
     weights = rank_weights(model, settings)
     terms += _weight_terms(weights, settings)
     parts = [*run_parts(model, settings, memory), *_optional(model, settings)]
@@ -41,8 +45,27 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     if graphs is not None and settings.rules.graphs_charged:
         parts.append(graphs)
     terms += [_term(part) for part in parts]
-    taken = sum(int(term.value) for term in terms[1:])
-    return _answer(terms, memory, requested - taken, _doubt(parts, weights))
+    left = memory - sum(int(term.value) for term in terms)
+    return _answer(terms, memory, left, _doubt(parts, weights))
+
+
+def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """A start that vLLM refuses for want of free memory."""
+    settings = settle(model, deployment)
+    used = int(settings.flags.get("used", 0))
+    if not used or settings.rules.others_charged:
+        return ()
+    memory = _memory(deployment)
+    share = settings.flags.get("gpu_memory_utilization", settings.rules.utilization)
+    free, requested = max(0, memory - used), math.ceil(memory * share)
+    if requested <= free:
+        return ()
+    most = math.floor(100 * free / memory) / 100
+    return (
+        f"vLLM refuses to start: {free / GIB:.2f} of {memory / GIB:.2f} GiB are free and "
+        f"{share:g} asks for {requested / GIB:.2f}: lower gpu_memory_utilization to {most:g} or "
+        "less, its own context comes on top",
+    )
 
 
 def _memory(deployment: Deployment) -> int:
@@ -51,15 +74,29 @@ def _memory(deployment: Deployment) -> int:
     return deployment.accelerator.memory_bytes
 
 
-def _unused(memory: int, requested: int, share: float, settings: Settings) -> Term:
+def _unused(memory: int, requested: int, share: float, settings: Settings, others: int) -> Term:
+    """What is not requested, less what others use of it; they take of the cache what is more."""
     version = ".".join(str(part) for part in settings.rules.version)
+    value = max(0, memory - requested - others)
+    less = f" - {others:,} of other processes" if others else ""
     return Term(
         name="left unused",
-        value=memory - requested,
+        value=value,
         unit="B",
-        formula=f"{memory:,} B - ceil({memory:,} x {share:g}) = {memory - requested:,} B; the "
+        formula=f"{memory:,} B - ceil({memory:,} x {share:g}){less} = {value:,} B; the "
         "CUDA context, NCCL and graphs that are not charged live here",
         source=_SOURCE.format(version),
+    )
+
+
+def _others(used: int, charged: int, settings: Settings) -> Term:
+    how = "charged to the budget" if charged else "outside the requested share"
+    return Term(
+        name="other processes",
+        value=used,
+        unit="B",
+        formula=f"in use before the start: {used:,} B, {how}",
+        source=_SOURCE.format(".".join(str(part) for part in settings.rules.version)),
     )
 
 

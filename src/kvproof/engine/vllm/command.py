@@ -20,7 +20,7 @@ _SHORT = {
     "q": "quantization", "sc": "speculative_config", "cc": "compilation_config",
     "O": "optimization_level", "ac": "attention_config", "n": "nnodes", "r": "node_rank",
 }  # fmt: skip
-_NOT_ON_COMMAND_LINE = ("usage_context", "device", "model")
+_NOT_ON_COMMAND_LINE = ("usage_context", "device", "model", "used")
 _HEADS = ("vllm",)
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from kvproof.engine.base import Deployment
 from kvproof.errors import UsageError, unknown_name
+from kvproof.units import parse_bytes
 
 _DATA = Path(__file__).with_name("data") / "flags.json"
 _SUFFIX = {
@@ -33,11 +34,14 @@ KV_DTYPES = (
     "nvfp4_4over6",
 )  # fmt: skip
 
+_OWN = {"used": "bytes"}
+"""What kvproof adds: memory of each GPU that other processes use."""
+
 
 @cache
 def _tables() -> tuple[dict[str, str], frozenset[str], frozenset[str]]:
     raw = msgspec.json.decode(_DATA.read_bytes())
-    return raw["typed"], frozenset(raw["ignored"]), frozenset(raw["switches"])
+    return {**raw["typed"], **_OWN}, frozenset(raw["ignored"]), frozenset(raw["switches"])
 
 
 def known_flags() -> list[str]:
@@ -91,6 +95,8 @@ def _read(name: str, kind: str, value: Any) -> Any:
             return human_integer(value)
         if kind == "float":
             return float(value)
+        if kind == "bytes":
+            return parse_bytes(value)
         if kind == "bool":
             return _boolean(value)
         if kind == "json":

@@ -183,7 +183,7 @@ def _batch_defaults(
     if platform == "cpu":
         world = flags.get("tensor_parallel_size", 1) * flags.get("pipeline_parallel_size", 1)
         return (4096 * world, 256 * world) if offline else (2048 * world, 128 * world)
-    gpu = deployment.accelerator
+    gpu = deployment.first
     memory = gpu.memory_bytes if gpu is not None else 80 * GIB
     name = f"{gpu.name} {gpu.device_name or ''}".lower() if gpu is not None else ""
     large, small = rules.seqs_v1

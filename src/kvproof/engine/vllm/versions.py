@@ -72,6 +72,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """A request's blocks: its bytes over the first group's page, or the sum over groups."""
     graphs_charged: bool = True
     """The estimate of CUDA graph memory is taken off the budget."""
+    others_charged: bool = False
+    """Memory that other processes use is taken off the budget; where it isn't, the start is
+    refused when less than the requested share is free."""
     latent: bool = True
     """Multi-head latent attention keeps the latent and not expanded heads."""
     block_by_backend: bool = True
@@ -115,6 +118,7 @@ _FIRST = Rules(
     seqs_v1=(256, 256),
     concurrency="bytes",
     graphs_charged=False,
+    others_charged=True,
     latent=False,
     block_by_backend=False,
     a100_small=False,
@@ -124,9 +128,19 @@ _FIRST = Rules(
 CHANGES: tuple[Change, ...] = (
     Change((0, 7, 0), {"latent": True}, "release 0.7.1: MLA keeps the latent; log182 (0.7)"),
     Change(
+        (0, 7, 0),
+        {"others_charged": False},
+        "worker/worker.py: growth since the first snapshot (read in 0.8.5)",
+    ),
+    Change(
         (0, 8, 0),
         {"v1": True},
         "release 0.8.0: V1 by default; v1/core/kv_cache_utils.py",
+    ),
+    Change(
+        (0, 8, 0),
+        {"others_charged": True},
+        "v1/worker/gpu_worker.py: total - free - torch's own (0.8.5, 0.9.0)",
     ),
     Change(
         (0, 9, 0),
@@ -137,6 +151,11 @@ CHANGES: tuple[Change, ...] = (
         (0, 9, 2),
         {"groups": True},
         "v1/core/kv_cache_utils.py: _get_kv_cache_config_uniform_page_size (0.9.2)",
+    ),
+    Change(
+        (0, 9, 2),
+        {"others_charged": False},
+        "v1/worker/gpu_worker.py: init_snapshot, requested_memory <= free (0.9.2)",
     ),
     Change(
         (0, 11, 1),
