@@ -37,8 +37,8 @@ TEXTS = {
     ),
     "evict": (
         "A window forgets the start, and with it the first tokens that models lean on; keeping "
-        "four of those (sinks) mends the perplexity. But what was evicted is gone: a number told at the "
-        "start is not recalled, although the perplexity looks well."
+        "four of those (sinks) mends the perplexity. But what was evicted is gone: a number told "
+        "at the start is not recalled, although the perplexity looks well."
     ),
     "blocks": (
         "Blocks of a fixed size end fragmentation; a sequence wastes at most the rest of its last "
