@@ -219,6 +219,21 @@ def predict(rows: list[Row], table: dict[str, Any]) -> list[tuple[Row, float, fl
         profile.constants = vllm.budget.__globals__["constants"] = original
 
 
+def estimates(rows: list[Row], table: dict[str, Any]) -> dict[int, dict[str, float]]:
+    """The estimated terms of each row, by the row's id, in bytes."""
+    profile.constants.cache_clear()
+    original = profile.constants
+    profile.constants = vllm.budget.__globals__["constants"] = lambda: table
+    try:
+        budgets = {id(row): vllm.budget(row.point.model(), row.point.deployment()) for row in rows}
+    finally:
+        profile.constants = vllm.budget.__globals__["constants"] = original
+    return {
+        key: {term.name: float(term.value) for term in found.terms if term.low is not None}
+        for key, found in budgets.items()
+    }
+
+
 def left_out(rows: list[Row]) -> list[tuple[Row, float, float]]:
     """Errors of every row under constants fitted without its model."""
     out = []

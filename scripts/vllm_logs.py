@@ -88,6 +88,8 @@ class Point:
     flags: dict[str, Any]
     observed: dict[str, Any]
     note: str
+    release: str | None = None
+    """The release as written, a vendor's build included."""
 
     @property
     def own_shape(self) -> bool:
@@ -125,6 +127,7 @@ def _point(row: dict[str, Any]) -> Point:
         flags=_flags(row),
         observed=row["observed"],
         note=row.get("note", ""),
+        release=row.get("engine_version"),
     )
 
 

@@ -208,6 +208,26 @@ def test_starts_of_the_same_model_count_alone() -> None:
     assert learned.kv_bytes == starts[0].gap
 
 
+def test_one_other_model_moves_little_and_an_odd_one_less() -> None:
+    def moved(gap: float) -> float:
+        learned = store.fit([start("a", gap)], "b", "0.30")
+        assert learned is not None
+        return learned.kv_bytes / 2**30
+
+    assert -0.5 < moved(-0.5) < 0
+    assert moved(-0.5) < moved(-6.0) < 0
+
+
+def test_terms_are_learned_by_their_estimates() -> None:
+    terms = {store.ESTIMATED + "communication": 2.0 * 2**30}
+    learned = store.fit([start("a", -0.4, terms=terms)], "b", "0.30")
+    assert learned is not None
+    assert 0 < learned.ratios["communication"] < 0.2
+    plain = start("b", 0.0)
+    spread = start("b", 0.0, terms=terms)
+    assert store.adjusted_kv(spread, learned) < store.adjusted_kv(plain, learned) < plain.predicted
+
+
 def test_weights_are_a_models_own_matter() -> None:
     terms = {"weights": 12.0 * 2**30}
     heavy = start("a", -2.0, weights=10 * 2**30, terms=terms)

@@ -6,16 +6,22 @@ business (kvproof.observe.store).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from kvproof.engine.base import Budget
 from kvproof.terms import Term
 
+_OF = {"encoder weights": "weights"}
+"""Terms that go by another's ratio."""
+
 
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     """Correction of the cache's memory, learned from `starts` starts of other deployments.
 
-    `kv_bytes` is added to the estimate (negative: something takes more than estimated);
+    `kv_bytes` is added to the estimate (negative: something takes more than estimated), and each
+    term of `ratios` takes that share more than its own estimate;
     `spread` is how far single starts lay from it, None when there were too few to say.
     """
 
@@ -25,13 +31,27 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     models: int
     kv_bytes: int
     spread: int | None = None
+    ratios: Mapping[str, float] = {}
+
+    def moved(self, budget: Budget) -> int:
+        """Bytes that the cache of `budget` changes by."""
+        more = sum(
+            self.ratios.get(_OF.get(term.name, term.name), 0.0) * term.value
+            for term in budget.terms
+        )
+        return round(self.kv_bytes - more)
 
     @property
     def note(self) -> str:
         """One line that says that learned figures are used."""
+        factors = "".join(
+            f", {name} x {1 + ratio:.3f}"
+            for name, ratio in sorted(self.ratios.items())
+            if abs(ratio) >= 0.0005
+        )
         return (
             f"overheads learned from {self.starts} start(s) of {self.models} model(s) of "
-            f"{self.engine} on {self.gpu}: {self.kv_bytes / 2**30:+.2f} GiB for the cache"
+            f"{self.engine} on {self.gpu}: {self.kv_bytes / 2**30:+.2f} GiB for the cache{factors}"
         )
 
 
@@ -43,7 +63,7 @@ def adjusted(budget: Budget, overheads: Overheads) -> Budget:
     """
     if not overheads.starts or budget.kv_bytes <= 0:
         return budget
-    kv = max(0, budget.kv_bytes + overheads.kv_bytes)
+    kv = max(0, budget.kv_bytes + overheads.moved(budget))
     moved = kv - budget.kv_bytes
     low, high = (max(0, end + moved) for end in budget.interval)
     if overheads.spread is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from kvproof.errors import UsageError
 from kvproof.observe.check import Report
 from kvproof.observe.deploy import ranks_of
-from kvproof.observe.store import Start
+from kvproof.observe.store import ESTIMATED, Start
 
 _TERMS = ("weights", "peak_activation", "non_torch", "cuda_graph", "cuda_graph_estimated",
           "consumed", "total_gpu_memory", "free_memory")  # fmt: skip
+
+_ESTIMATED = ("activations", "framework", "communication", "experts' workspace", "CUDA graphs")
 
 
 def start_of(report: Report) -> Start:
@@ -36,5 +38,8 @@ def start_of(report: Report) -> Start:
         printed=int(row.printed),
         half=max(0, int((row.high - row.low) / 2)),
         weights=weights,
-        terms={name: float(figure.value) for name, figure in found.items() if figure is not None},
+        terms={
+            **{name: float(figure.value) for name, figure in found.items() if figure is not None},
+            **{ESTIMATED + t.name: float(t.value) for t in report.terms if t.name in _ESTIMATED},
+        },
     )

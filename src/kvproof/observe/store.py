@@ -18,8 +18,10 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.overheads import Overheads
-from kvproof.errors import InputError, UsageError
+from kvproof.errors import InputError
 from kvproof.observe.place import default_path
+from kvproof.observe.shared import Seen, shared
+from kvproof.units import GIB
 
 _SCHEMA = """
 create table if not exists starts (
@@ -32,8 +34,8 @@ create table if not exists starts (
 )
 """
 _LONGEST_LINE, _MOST_LINES = 1_000_000, 1_000_000
-# The share of a GPU's memory that models differ by among themselves.
-_NOISE = 0.02
+ESTIMATED = "estimated "
+"""Before the names of terms that were estimated, among those printed."""
 # Flags that name a place or a person's model, not a setting of memory.
 _PRIVATE = ("host", "port", "api_key", "served_model_name", "tokenizer", "download_dir", "model")
 
@@ -41,7 +43,8 @@ _PRIVATE = ("host", "port", "api_key", "served_model_name", "tokenizer", "downlo
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """One observed start: the cache's memory predicted and printed, and the printed terms.
 
-    `half` is the half width of the predicted interval, `weights` the predicted weights.
+    `half` is the half width of the predicted interval, `weights` the predicted weights. `terms`
+    holds the terms estimated, too, under names that begin with `ESTIMATED`.
     """
 
     engine: str
@@ -133,31 +136,39 @@ def recall(
 
 
 def overheads(
-    engine: str, gpu: str, model: str | None = None, path: Path | None = None
+    engine: str,
+    gpu: str,
+    model: str | None = None,
+    path: Path | None = None,
+    release: str | None = None,
 ) -> Overheads | None:
     """What was learned of `engine` on `gpu`; None where nothing was.
 
     Starts of `model` itself count alone where there are any.
     """
-    return fit(recall(engine, gpu, path), model)
+    return fit(recall(engine, gpu, path), model, release)
 
 
-def fit(starts: Iterable[Start], model: str | None = None) -> Overheads | None:
+def fit(
+    starts: Iterable[Start], model: str | None = None, release: str | None = None
+) -> Overheads | None:
     """The overheads of starts of one engine on one GPU, for `model` or for any model.
 
-    Of the same model, the median difference. Of others, what their starts agree on besides the
-    weights: the median over models, less by how far they scatter; of a single other model half
-    of it, and nothing below 2 % of the GPU's memory, which models differ by among themselves.
+    Of the same model, the median difference. Of others, what they are expected to share with any
+    model (`kvproof.observe.shared`), for starts on `release`.
     """
     kept = list(starts)
     if not kept:
         return None
     own = [start for start in kept if start.model == model]
+    spread: int | None = None
+    ratios: Mapping[str, float] = {}
     if own:
-        value, spread = _own(own)
         kept = own
+        value, spread = _own(own)
     else:
-        value, spread = _shared(kept)
+        found = shared([_seen(start) for start in _distinct(kept)], release)
+        value, ratios = -found.constant * GIB, found.ratios
     return Overheads(
         engine=kept[0].engine,
         gpu=kept[0].gpu,
@@ -165,7 +176,20 @@ def fit(starts: Iterable[Start], model: str | None = None) -> Overheads | None:
         models=len({start.model for start in kept}),
         kv_bytes=round(value),
         spread=spread,
+        ratios=ratios,
     )
+
+
+def adjusted_kv(start: Start, overheads: Overheads) -> float:
+    """The memory predicted for `start` under what was learned of others."""
+    terms = {
+        name.removeprefix(ESTIMATED): value
+        for name, value in start.terms.items()
+        if name.startswith(ESTIMATED)
+    }
+    terms["weights"] = start.weights
+    more = sum(overheads.ratios.get(name, 0.0) * value for name, value in terms.items())
+    return start.predicted + overheads.kv_bytes - more
 
 
 def _own(starts: list[Start]) -> tuple[float, int | None]:
@@ -175,25 +199,29 @@ def _own(starts: list[Start]) -> tuple[float, int | None]:
     return middle, None if spread is None else int(spread)
 
 
-def _shared(starts: list[Start]) -> tuple[float, int | None]:
-    by_model: dict[str, list[Start]] = {}
+def _distinct(starts: list[Start]) -> list[Start]:
+    """One start of each model, release and flags: the middle one."""
+    groups: dict[str, list[Start]] = {}
     for start in starts:
-        by_model.setdefault(start.model, []).append(start)
-    gaps = [statistics.median(s.overhead_gap for s in group) for group in by_model.values()]
-    if len(gaps) == 1:
-        return (gaps[0] / 2 if abs(gaps[0]) > _NOISE * _memory(starts[0]) else 0.0), None
-    middle = statistics.median(gaps)
-    scatter = statistics.median(abs(gap - middle) for gap in gaps)
-    return (middle * max(0.0, 1 - scatter / abs(middle)) if middle else 0.0), None
+        groups.setdefault(_json([start.model, start.version, start.flags]), []).append(start)
+    return [sorted(own, key=lambda s: s.gap)[len(own) // 2] for own in groups.values()]
 
 
-def _memory(start: Start) -> int:
-    from kvproof.hardware import accelerator
-
-    try:
-        return accelerator(start.gpu).memory_bytes
-    except UsageError:
-        return start.printed + start.weights
+def _seen(start: Start) -> Seen:
+    printed = start.terms.get("weights")
+    known = bool(printed and start.weights)
+    return Seen(
+        model=start.model,
+        release=start.version,
+        more=-start.overhead_gap / GIB,
+        weights=start.weights / GIB,
+        weights_ratio=printed / start.weights - 1 if known and printed else None,
+        terms={
+            name.removeprefix(ESTIMATED): value / GIB
+            for name, value in start.terms.items()
+            if name.startswith(ESTIMATED)
+        },
+    )
 
 
 def export_lines(path: Path | None = None) -> Iterator[str]:

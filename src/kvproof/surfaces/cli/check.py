@@ -71,7 +71,11 @@ def _report(log: str, values: dict[str, Any]) -> Any:
     if not values["fresh"]:
         accelerator = setup_of(read, values["gpu"]).deployment.accelerator
         name = values["model"] or read.model
-        learned = store.overheads(read.engine, accelerator.name, name) if accelerator else None
+        learned = (
+            store.overheads(read.engine, accelerator.name, name, release=read.version)
+            if accelerator
+            else None
+        )
     return ask(
         read,
         values["model"],

@@ -71,7 +71,12 @@ def _learned(model: Any, deployment: Any) -> Any:
         return None
     from kvproof.observe.store import overheads
 
-    return overheads(deployment.engine.name, deployment.accelerator.name, model.name)
+    name, gpu, release = (
+        deployment.engine.name,
+        deployment.accelerator.name,
+        deployment.engine.version,
+    )
+    return overheads(name, gpu, model.name, release=release)
 
 
 def _print(ctx: click.Context, found: tuple[Any, Any, Any, tuple[Any, ...]]) -> None:
