@@ -75,9 +75,7 @@ def quantized_cache(
     widths = [_numbers(slot) for slot in model.slots]
     late = 0 if backend == "fp8" else decode_steps % residual
     stored = tokens + decode_steps - late
-    packed = sum(
-        _packed(stored * n, backend, bits, group, own) for pair in widths for n in pair
-    )
+    packed = sum(_packed(stored * n, backend, bits, group, own) for pair in widths for n in pair)
     per_token = sum(own.bytes(n) for pair in widths for n in pair)
     most = 0 if backend == "fp8" else residual - 1
     return QuantizedCache(
