@@ -228,6 +228,17 @@ def test_terms_are_learned_by_their_estimates() -> None:
     assert store.adjusted_kv(spread, learned) < store.adjusted_kv(plain, learned) < plain.predicted
 
 
+def test_a_printed_peak_is_the_models_own() -> None:
+    estimated = {store.ESTIMATED + "activations": 2.0 * 2**30}
+    unknown = store.fit([start("a", -0.5, terms=estimated)], "b", "0.30")
+    printed = {**estimated, "peak_activation": 2.5 * 2**30}
+    settled = store.fit([start("a", -0.5, terms=printed)], "b", "0.30")
+    assert unknown is not None
+    assert settled is not None
+    assert unknown.kv_bytes < settled.kv_bytes == 0
+    assert "activations" not in settled.ratios
+
+
 def test_weights_are_a_models_own_matter() -> None:
     terms = {"weights": 12.0 * 2**30}
     heavy = start("a", -2.0, weights=10 * 2**30, terms=terms)

@@ -10,7 +10,8 @@ from kvproof.observe.store import ESTIMATED, Start
 _TERMS = ("weights", "peak_activation", "non_torch", "cuda_graph", "cuda_graph_estimated",
           "consumed", "total_gpu_memory", "free_memory")  # fmt: skip
 
-_ESTIMATED = ("activations", "framework", "communication", "experts' workspace", "CUDA graphs")
+_ESTIMATED = ("activations", "framework", "communication", "experts' workspace", "CUDA graphs",
+              "encoder profiling")  # fmt: skip
 
 
 def start_of(report: Report) -> Start:

@@ -33,6 +33,11 @@ create table if not exists starts (
     unique (engine, version, gpu, ranks, model, flags, printed)
 )
 """
+# Printed terms that are the model's own, and the estimated ones they stand for.
+_MODELS_OWN = {
+    "peak_activation": ("activations", "experts' workspace", "encoder profiling"),
+    "cuda_graph_estimated": ("CUDA graphs",),
+}
 _LONGEST_LINE, _MOST_LINES = 1_000_000, 1_000_000
 ESTIMATED = "estimated "
 """Before the names of terms that were estimated, among those printed."""
@@ -208,18 +213,24 @@ def _distinct(starts: list[Start]) -> list[Start]:
 
 
 def _seen(start: Start) -> Seen:
+    own = sum(
+        start.terms[name] - sum(start.terms.get(ESTIMATED + part, 0.0) for part in parts)
+        for name, parts in _MODELS_OWN.items()
+        if name in start.terms
+    )
+    settled = {part for name, parts in _MODELS_OWN.items() if name in start.terms for part in parts}
     printed = start.terms.get("weights")
     known = bool(printed and start.weights)
     return Seen(
         model=start.model,
         release=start.version,
-        more=-start.overhead_gap / GIB,
+        more=-(start.overhead_gap + own) / GIB,
         weights=start.weights / GIB,
         weights_ratio=printed / start.weights - 1 if known and printed else None,
         terms={
             name.removeprefix(ESTIMATED): value / GIB
             for name, value in start.terms.items()
-            if name.startswith(ESTIMATED)
+            if name.startswith(ESTIMATED) and name.removeprefix(ESTIMATED) not in settled
         },
     )
 
