@@ -7,6 +7,7 @@ import os
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("numba")
 
 from kvproof.errors import UsageError  # noqa: E402
 from kvproof.lab.models.sources import default_weights, load, random_body  # noqa: E402
