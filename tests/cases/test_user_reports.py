@@ -337,7 +337,7 @@ def test_47_sliding_layers_count() -> None:
 def test_48_kv_heads_and_not_attention_heads() -> None:
     one = kvproof.cache(model(SMALL), 1).bytes
     assert one == 2 * 32 * 8 * 128 * 2
-    assert 2 * 32 * 4096 * 2 == 4 * one  # what the hidden size gives
+    assert 4 * one == 2 * 32 * 4096 * 2  # what the hidden size gives
 
 
 def test_49_eight_bits_are_one_byte() -> None:
