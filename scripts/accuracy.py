@@ -25,6 +25,7 @@ import log_points as logs  # noqa: E402
 from accuracy_learned import learned_section  # noqa: E402
 from accuracy_reading import reading_section  # noqa: E402
 from accuracy_text import gpu_of, percent, table  # noqa: E402
+from vllm_logs import SETTLED  # noqa: E402
 
 import kvproof  # noqa: E402
 from kvproof.errors import KvproofError  # noqa: E402
@@ -180,6 +181,7 @@ def _miss(answer: Tokens) -> list[str]:
 def memory_section(left: list[_Found], points: list[logs.Point], constants: dict[str, Any]) -> str:
     rows = [row for row, _, _ in left]
     fitted = fits.predict(rows, constants)
+    stated = [item for item in left if item[0].point.id not in SETTLED]
     lines = [
         "## Memory for the cache, from GPU and flags alone",
         "Error: predicted less printed, as a share of what is printed; the median over a model's "
@@ -191,8 +193,13 @@ def memory_section(left: list[_Found], points: list[logs.Point], constants: dict
             [
                 ["fitted with the model's points", *_summary(fitted)],
                 ["left out", *_summary(left)],
+                ["left out, without the starts below", *_summary(stated)],
             ],
         ),
+        f"{len(left) - len(stated)} of the starts (log091, log097, log098) state no "
+        "release; their own printed ledger settles it (no graphs charged, a peak of the sampler of before 0.18), so for those the "
+        "prediction uses more than GPU and flags. Taken as the newest release instead, they make "
+        "the median over all models 1.95 %, with one of Qwen3-32B at 47.7 %.",
         f"Intervals (left out): {_coverage(left)}.",
         table(
             ["GPU", "models", "points", "median error, left out", "worst model"],

@@ -73,7 +73,7 @@ _COMMAND_SWITCHES = ("enable_expert_parallel", "language_model_only", "async_sch
 # Releases that a log does not name but its own arithmetic settles: requested - weights - peak
 # - non-torch is the printed memory to 0.02 GiB, so graphs were not charged (before 0.21), and the
 # peak is that of the sampler that sorted for top-p (before 0.18).
-_SETTLED = dict.fromkeys(("log091", "log094", "log097", "log098"), "0.11")
+SETTLED = dict.fromkeys(("log091", "log094", "log097", "log098"), "0.11")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _point(row: dict[str, Any]) -> Point:
         id=row["id"],
         name=re.split(r" \(| \+|,| W4A16", row["model"])[0].strip(),
         confidence=row["model_confidence"],
-        version=_version(row.get("engine_version")) or _SETTLED.get(row["id"]),
+        version=_version(row.get("engine_version")) or SETTLED.get(row["id"]),
         gpu=_gpu((row.get("gpu") or {}).get("name") or ""),
         flags=_flags(row),
         observed=row["observed"],
