@@ -375,3 +375,4 @@ def test_55_the_default_length_exceeds_the_pool(tokens: int) -> None:
     assert found.tokens == tokens
     assert not found.fits
     assert found.estimated_max_model_len == tokens
+    assert f"stored in KV cache ({tokens})" in str(found.error)

@@ -26,6 +26,12 @@ def gib(size: int) -> str:
 
 def misfit(rules: Rules, length: int, needed: int, budget: int, estimate: int) -> str:
     """The error of a start whose longest request does not fit, with the engine's figures."""
+    if not rules.v1:  # worker/worker.py, raise_if_cache_size_invalid
+        return (
+            f"The model's max seq len ({length}) is larger than the maximum number of tokens that "
+            f"can be stored in KV cache ({estimate}). Try increasing `gpu_memory_utilization` or "
+            "decreasing `max_model_len` when initializing the engine."
+        )
     hint = (
         f"Based on the available memory, the estimated maximum model length is {estimate}. "
         if estimate > 0
