@@ -197,7 +197,8 @@ def memory_section(left: list[_Found], points: list[logs.Point], constants: dict
             ],
         ),
         f"{len(left) - len(stated)} of the starts (log091, log097, log098) state no "
-        "release; their own printed ledger settles it (no graphs charged, a peak of the sampler of before 0.18), so for those the "
+        "release; their own printed ledger settles it (no graphs charged, a peak of the sampler "
+        "of before 0.18), so for those the "
         "prediction uses more than GPU and flags. Taken as the newest release instead, they make "
         "the median over all models 1.95 %, with one of Qwen3-32B at 47.7 %.",
         f"Intervals (left out): {_coverage(left)}.",
