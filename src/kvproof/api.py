@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,7 @@ def cache(  # noqa: PLR0913 - the contract's own signature
     from kvproof.engine.base import CacheRequest, engine_module, parse_engine
 
     ref = parse_engine(engine)
+    _check_model(model)
     _check_variant(static_length, encoder_tokens, decode_steps)
     request = CacheRequest(
         lengths=_lengths(tokens, batch, lengths),
@@ -76,6 +78,8 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     from kvproof.engine.base import engine_module
     from kvproof.engine.mixed import smallest_budget
 
+    _check_model(model)
+    _check_deployment(deployment)
     answer: Budget = engine_module(deployment.engine.name).budget(model, deployment)
     return smallest_budget(model, deployment) if deployment.mixed else answer
 
@@ -84,6 +88,9 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     """What `kv_bytes` of cache memory per GPU hold under the engine's allocator."""
     from kvproof.engine.base import engine_module
 
+    _check_model(model)
+    _check_deployment(deployment)
+    kv_bytes = _bytes(kv_bytes)
     answer: Capacity = engine_module(deployment.engine.name).capacity(model, deployment, kv_bytes)
     return answer
 
@@ -101,7 +108,29 @@ def plan(
     """
     from kvproof.planning import make_plan
 
-    return make_plan(model, deployment, tuple(contexts), overheads)
+    _check_model(model)
+    _check_deployment(deployment)
+    return make_plan(model, deployment, _contexts(contexts), overheads)
+
+
+def _bytes(value: Any) -> int:
+    """Whole bytes: an int, or a float that is one (4e10)."""
+    whole = _whole(value)
+    if isinstance(whole, float) and whole.is_integer():
+        whole = int(whole)
+    if not _is_count(whole):
+        raise UsageError(f"kv_bytes is {str(value)[:40]!r}", hint="give whole bytes, e.g. 2**35")
+    return int(whole)
+
+
+def _contexts(values: Any) -> tuple[int, ...]:
+    if not hasattr(values, "__iter__") or isinstance(values, str):
+        raise UsageError(f"contexts is {str(values)[:40]!r}", hint="contexts=[4096, 32768]")
+    chosen = tuple(_whole(value) for value in values)
+    for value in chosen:
+        if not _is_count(value) or not value:
+            raise UsageError(f"a context is {str(value)[:40]!r}", hint="give whole tokens above 0")
+    return chosen
 
 
 def _check_variant(static: int | None, encoder: int | None, steps: int) -> None:
@@ -116,16 +145,43 @@ def _lengths(tokens: int | None, batch: int, lengths: Sequence[int] | None) -> t
         raise UsageError("give either tokens or lengths", hint="cache(model, tokens=4096)")
     if not _is_count(batch) or not 1 <= batch <= _MOST_SEQUENCES:
         raise UsageError(f"batch is {str(batch)[:40]}", hint=f"1 to {_MOST_SEQUENCES:,} sequences")
-    if lengths is not None and len(lengths) > _MOST_SEQUENCES:
+    if lengths is not None and hasattr(lengths, "__len__") and len(lengths) > _MOST_SEQUENCES:
         raise UsageError(f"{len(lengths):,} lengths", hint=f"give at most {_MOST_SEQUENCES:,}")
-    chosen = tuple(lengths) if lengths is not None else (tokens,) * batch
+    if lengths is not None and not hasattr(lengths, "__len__"):
+        raise UsageError("lengths is no list", hint="lengths=[4096, 1024]")
+    given = list(lengths) if lengths is not None else [tokens] * batch
+    chosen = tuple(_whole(length) for length in given)
     for length in chosen:
         if not _is_count(length):
             raise UsageError(
                 f"a length is {str(length)[:40]!r}", hint="give whole tokens, 0 or more"
             )
-    return chosen  # type: ignore[return-value]  # every one is an int now
+    return chosen
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _whole(value: Any) -> Any:
+    """An int for numpy's integers and other whole numbers; anything else as it is."""
+    try:
+        return value if isinstance(value, bool | int) else index(value)
+    except TypeError:
+        return value
+
+
+def _check_model(model: object) -> None:
+    from kvproof.model.types import Model
+
+    if not isinstance(model, Model):
+        kind = type(model).__name__
+        raise UsageError(f"a {kind} is no model", hint="kvproof.load_model(name_or_path) gives one")
+
+
+def _check_deployment(deployment: object) -> None:
+    from kvproof.engine.base import Deployment
+
+    if not isinstance(deployment, Deployment):
+        kind = type(deployment).__name__
+        raise UsageError(f"a {kind} is no deployment", hint="kvproof.Deployment(engine=...)")

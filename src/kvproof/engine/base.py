@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -182,6 +183,24 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     blocks_per_sequence: int
 
 
+def _listed(context: Any) -> Sequence[int]:
+    """A list of lengths; UsageError for anything else."""
+    if isinstance(context, str) or not hasattr(context, "__iter__"):
+        raise UsageError(f"a context is {str(context)[:40]!r}", hint="give whole tokens, 0 or more")
+    return list(context)
+
+
+def _length(context: Any) -> int:
+    """One length as an int; UsageError for what is no whole number of tokens."""
+    try:
+        tokens = index(context)
+    except TypeError:
+        tokens = -1
+    if isinstance(context, bool) or tokens < 0:
+        raise UsageError(f"a context is {str(context)[:40]!r}", hint="give whole tokens, 0 or more")
+    return tokens
+
+
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """What the given cache bytes hold under the engine's allocator, as the engine prints it.
 
@@ -216,7 +235,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
         rules (`blocks_held`), and max_num_seqs.
         """
         if not isinstance(context, int):
-            return self._together(context)
+            return self._together([_length(length) for length in _listed(context)])
+        _length(context)
         blocks = self.blocks_held(context)
         count = self.usable_blocks // blocks if blocks else self.max_num_seqs or 0
         return count if self.max_num_seqs is None else min(count, self.max_num_seqs)

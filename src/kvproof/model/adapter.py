@@ -26,7 +26,13 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
 
     def base_model(self, read_path: Callable[[Path], Model]) -> Model:
         """The base model, with a note on what the adapter adds; a local base is read in place."""
+        from kvproof.model.catalog import find
+        from kvproof.model.load import load
+
         path = Path(self.base).expanduser()
+        known = None if path.exists() else find(self.base)
+        if known is not None:
+            return self._with_note(load(self.base, offline=True))
         if not path.exists():
             raise ModelError(
                 f"the adapter's base model is {self.base[:80]!r}, not on this machine",
@@ -35,7 +41,9 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
                     f"{self.stored_bytes:,} B" if self.stored_bytes is not None else "unknown bytes"
                 ),
             )
-        model = read_path(path)
+        return self._with_note(read_path(path))
+
+    def _with_note(self, model: Model) -> Model:
         note = f"with a LoRA adapter of rank {self.rank}: {self.bytes_for(model):,} B more"
         return msgspec.structs.replace(model, notes=(*model.notes, note))
 

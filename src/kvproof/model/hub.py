@@ -6,7 +6,7 @@ rules hold: HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME. The commit read is r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,9 @@ from kvproof.model.read import read_config
 from kvproof.model.safetensors import INDEX, SINGLE, index_files, read_files
 from kvproof.model.stored import with_checkpoint
 from kvproof.model.types import Model, Source
+
+# Seconds that one answer of the hub may take.
+_PATIENCE = 15.0
 
 
 class Hub(Protocol):
@@ -141,6 +144,16 @@ def _with_weights(
     return with_checkpoint(model, found)
 
 
+def _at_most(parts: Iterable[bytes], length: int) -> bytes:
+    """The first `length` bytes of a stream; what comes after them is never read."""
+    out = bytearray()
+    for part in parts:
+        out += part
+        if len(out) >= length:
+            break
+    return bytes(out[:length])
+
+
 class HuggingFace:
     """The hub by way of huggingface_hub."""
 
@@ -159,7 +172,7 @@ class HuggingFace:
         """Commit and files; offline, those of the snapshot in the cache."""
         if self.offline:
             return self._cached(repo_id)
-        info = self._ask(repo_id, lambda: self._lib.HfApi().model_info(repo_id))
+        info = self._ask(repo_id, lambda: self._lib.HfApi().model_info(repo_id, timeout=_PATIENCE))
         return info.sha, [sibling.rfilename for sibling in info.siblings or ()]
 
     def _cached(self, repo_id: str) -> tuple[str | None, list[str]]:
@@ -212,13 +225,14 @@ class HuggingFace:
             "Range": f"bytes={start}-{start + length - 1}",
         }
         session = self._utils.get_session()
-        response = session.get(url, headers=headers, follow_redirects=True)
-        self._utils.hf_raise_for_status(response)
-        if response.status_code != 206 and len(response.content) > length:
-            raise HubError(
-                f"the hub gives no ranges of {name}", hint="download the file and name it"
-            )
-        return bytes(response.content)
+        options: dict[str, Any] = {"headers": headers, "follow_redirects": True}
+        with session.stream("GET", url, timeout=_PATIENCE, **options) as response:
+            self._utils.hf_raise_for_status(response)
+            if response.status_code != 206:
+                raise HubError(
+                    f"the hub gives no ranges of {name}", hint="download the file and name it"
+                )
+            return _at_most(response.iter_bytes(), length)
 
     def _ask(self, repo_id: str, call: Callable[[], Any]) -> Any:
         """Run `call`, turning the library's errors into one line that says what to do."""

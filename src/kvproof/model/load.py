@@ -52,6 +52,8 @@ def _is_path(text: str, path: Path) -> bool:
             return True
     except (OSError, ValueError):
         raise ModelError(f"{text[:80]!r} is no usable path", hint="check the name") from None
+    if _HUB_ID.match(text) and text.count("/") == 2 and text.endswith(".gguf"):
+        return False  # a file of a hub repository
     return text.endswith((".json", ".gguf", ".safetensors")) or text.startswith(
         ("/", "./", "../", "~")
     )
@@ -77,13 +79,15 @@ def _by_name(name: str, *, offline: bool) -> Model:
     found = None if forced else catalog.find(name)
     if found is not None:
         return _from_catalog(name, found)
-    if offline or not _HUB_ID.match(name):
+    if not _HUB_ID.match(name):
         raise catalog.no_such_model(name)
     from kvproof.model.hub import read_hub
 
     try:
         return read_hub(name, offline=offline)
     except HubError as error:
+        if offline and not forced:
+            raise catalog.no_such_model(name) from None
         if forced:
             raise
         raise HubError(

@@ -20,6 +20,14 @@ _BITS = (2, 3, 4, 5, 6, 8)
 _SHARED_EXPONENT = ("mxfp4", "mxfp8", "nvfp4")
 
 
+class MlxQuantization(Quantization, frozen=True, kw_only=True):
+    """MLX packs embedding tables too; norms and biases stay."""
+
+    def covers(self, *, linear: bool, role: str) -> bool:
+        """Linear weights and embedding tables, routers included."""
+        return linear or role == "embedding"
+
+
 def is_mlx(config: Mapping[str, Any]) -> bool:
     """Whether a config carries MLX's own quantization section."""
     section = config.get("quantization")
@@ -38,7 +46,7 @@ def with_quantization(model: Model, section: Mapping[str, Any]) -> Model:
         for name, value in section.items()
         if isinstance(value, Mapping) or value is False
     )
-    quantization = Quantization(
+    quantization = MlxQuantization(
         method="mlx",
         default=_scheme(section),
         ignore=tuple(name for name, scheme in named if scheme is None),

@@ -252,6 +252,8 @@ def _parsed(lines: Iterable[str]) -> Iterator[Start]:
             raise InputError("too much to import at once", hint="split the file")
         if not line.strip():
             continue
+        if not line.isprintable() and any("\ud800" <= sign <= "\udfff" for sign in line):
+            raise InputError(f"line {number} is no UTF-8 text", hint="export it again")
         try:
             start = msgspec.json.decode(line, type=Start)
         except (msgspec.DecodeError, RecursionError) as error:

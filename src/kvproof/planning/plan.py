@@ -11,7 +11,7 @@ from kvproof.engine.base import Budget, Capacity, Deployment, engine_module
 from kvproof.engine.mixed import BY_DEVICE, deciding, smallest_budget
 from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.errors import UsageError
-from kvproof.kinds import Types, element_type
+from kvproof.kinds import LatentSlot, Types, element_type
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.timing.measured import efficiency
@@ -24,14 +24,15 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     """One context length: sequences per replica, the full step, and the step of one user alone.
 
     `bytes_per_sequence` is logical, over all ranks. `limit` is what stops more users:
-    "capacity" (cache memory) or "max_num_seqs"; the step's own limit is bandwidth or compute.
+    "capacity" (cache memory), "max_num_seqs", or "max_model_len" (the engine refuses such a
+    length); the step's own limit is bandwidth or compute.
     """
 
     context: int
     bytes_per_sequence: int
     sequences: int
     total_sequences: int
-    limit: Literal["capacity", "max_num_seqs"]
+    limit: Literal["capacity", "max_num_seqs", "max_model_len"]
     step: StepTime | None
     alone: StepTime | None
 
@@ -117,7 +118,20 @@ def types_of(model: Model, deployment: Deployment) -> Types:
     if own is not None:
         types: Types = own(model, deployment)
         return types
-    return formula.types_of(model, deployment.flags.get("kv_cache_dtype"))
+    name = deployment.flags.get("kv_cache_dtype")
+    if name in (None, "auto") and model.quantization and deployment.engine.name != "formula":
+        name = model.quantization.kv_dtype  # what the checkpoint asks engines for
+    return formula.types_of(model, _element_name(model, name))
+
+
+def _element_name(model: Model, name: str | None) -> str | None:
+    """The element type behind an engine's name for it."""
+    if name is None or not name.startswith("fp8"):
+        return name
+    packed = any(
+        isinstance(s, LatentSlot) and s.latent_dim + s.rope_dim == 576 for s in model.slots
+    )
+    return "fp8_ds_mla" if name == "fp8_ds_mla" and packed else "fp8"
 
 
 def _replicas(deployment: Deployment, ranks: int) -> int:
@@ -139,7 +153,8 @@ def _row(
     copies: tuple[int, int],
 ) -> PlanRow:
     ranks, replicas = copies
-    count = capacity.sequences(context)
+    refused = deployment.engine.name != "formula" and context > capacity.max_model_len
+    count = 0 if refused else capacity.sequences(context)
     machine = machine_of(deployment, model, ranks)
     step = alone = None
     if machine is not None:
@@ -155,7 +170,7 @@ def _row(
         ),
         sequences=count,
         total_sequences=count * replicas,
-        limit="max_num_seqs" if limited else "capacity",
+        limit="max_model_len" if refused else "max_num_seqs" if limited else "capacity",
         step=step,
         alone=alone,
     )
@@ -208,6 +223,11 @@ def _warnings(
         out.append(f"{model.name} was trained for {model.context:,} tokens: {over} is past that")
     if deployment.engine.name != "formula" and (over := _past(contexts, longest)):
         out.append(f"the engine refuses {over} tokens: its max_model_len is {longest:,}")
+    ranks = ranks_of(deployment)
+    if deployment.gpu_count is None and ranks > 1 and deployment.accelerator is not None:
+        out.append(
+            f"one replica takes {ranks} GPUs: as many {deployment.accelerator.name} are assumed"
+        )
     if replicas > 1 and not deployment.flags:
         out.append(
             f"{replicas} GPUs run {replicas} replicas of one GPU each; "

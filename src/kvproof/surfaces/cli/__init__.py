@@ -98,7 +98,8 @@ def _run(args: list[str]) -> int:
     warnings.showwarning = _note
     try:
         status = cli.main(args, prog_name="kvproof", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:

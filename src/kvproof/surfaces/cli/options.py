@@ -109,7 +109,8 @@ def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | Non
     if words[0].startswith("-"):
         read = read_flags(str(values["engine"]), words, gpu, **flags)
     else:
-        read = read_command(shlex.join(words), gpu, **flags)
+        line = words[0] if len(words) == 1 else shlex.join(words)
+        read = read_command(line, gpu, **flags)
     return read.model, read.deployment
 
 

@@ -49,6 +49,8 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     from kvproof.errors import UsageError
 
     named, deployment = deployment_of(ctx)
+    if source and named and source != named:
+        warn((f"{source} is planned, not the pasted command's {named}",))
     source = source or named
     if source is None:
         raise UsageError("no model is named", hint="kvproof MODEL --gpu GPU")
