@@ -30,6 +30,11 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
         from kvproof.model.load import load
 
         path = Path(self.base).expanduser()
+        if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+            raise ModelError(
+                f"the adapter's base {self.base[:80]!r} is an adapter itself",
+                hint="name the base model in adapter_config.json",
+            )
         known = None if path.exists() else find(self.base)
         if known is not None:
             return self._with_note(load(self.base, offline=True))
