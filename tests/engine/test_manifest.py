@@ -59,6 +59,11 @@ def test_the_one_server(text: str, model: str, flag: str, value: object) -> None
     assert read.deployment.flags[flag] == value
 
 
+def test_kubernetes_variables_are_filled_in() -> None:
+    text = SHELL.replace("8192", "$(LENGTH)") + "      env: [{name: LENGTH, value: '4096'}]\n"
+    assert read_manifest(text, "H100-80GB").deployment.flags["max_model_len"] == 4096
+
+
 def test_the_images_tag_names_the_release() -> None:
     assert str(read_manifest(KUBERNETES, "2xH100-80GB").deployment.engine) == "vllm@0.11.0"
     assert str(read_manifest(COMPOSE, "H100-80GB").deployment.engine) == "vllm"

@@ -145,5 +145,7 @@ def _with_environment(container: Mapping[str, Any], line: str) -> str:
             elif isinstance(item, str) and "=" in item:
                 name, _, value = item.partition("=")
                 pairs.append((name, value))
+    for name, value in pairs:
+        line = line.replace(f"$({name})", value)
     front = [f"{name}={shlex.quote(value)}" for name, value in pairs if name.isidentifier()]
     return " ".join([*front, line])

@@ -122,6 +122,14 @@ def _assumptions(answer: Any) -> tuple[str, ...]:
     )
 
 
+def _served_name(model: Any) -> str:
+    """What an engine is told to serve: the folder or file of a local model, else its name."""
+    if model.source.origin != "path":
+        return str(model.name)
+    place = str(model.source.location)
+    return place.rpartition("/")[0] or "." if place.endswith(".json") else place
+
+
 def _command(model: Any, deployment: Any) -> str | None:
     """The command line that realises the plan, where the engine has one."""
     from kvproof.engine.command import render_command
@@ -130,7 +138,7 @@ def _command(model: Any, deployment: Any) -> str | None:
     if deployment.engine.name in ("formula", "transformers"):
         return None
     try:
-        return render_command(model.name, deployment)
+        return render_command(_served_name(model), deployment)
     except UsageError:
         return None
 
