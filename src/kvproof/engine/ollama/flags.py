@@ -50,8 +50,12 @@ def build_name(version: str | None) -> str | None:
     return None
 
 
-def as_llamacpp(deployment: Deployment) -> Deployment:
-    """The llama.cpp deployment that Ollama starts."""
+def as_llamacpp(deployment: Deployment, trained: int | None = None) -> Deployment:
+    """The llama.cpp deployment that Ollama starts.
+
+    A context beyond the `trained` length is cut to it, with a warning in Ollama's log
+    (llm/server.go: "requested context size too large for model").
+    """
     flags = dict(deployment.flags)
     for name in flags:
         if name not in NAMES and name not in TO_LLAMACPP:
@@ -61,6 +65,7 @@ def as_llamacpp(deployment: Deployment) -> Deployment:
     slots = _whole(flags, "num_parallel", 1)
     context = _whole(flags, "num_ctx", 0) or _whole(flags, "context_length", 0)
     context = context or _default_context(deployment)
+    context = min(context, trained) if trained else context
     batch = _whole(flags, "num_batch", _BATCH)
     out: dict[str, Any] = {
         "ctx_size": context * slots, "parallel": slots, "kv_unified": False,
