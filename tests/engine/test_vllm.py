@@ -218,3 +218,17 @@ def test_no_warning_for_known_releases() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rules_for("0.32.1")
+
+
+def test_falcon_keeps_its_own_cache_type() -> None:
+    """Asked of the planner of 0.32: falcon-7b on B200 with fp8 keeps pages of 4,096 B."""
+    model = kvproof.load_model("tiiuae/falcon-7b-instruct")
+    pages = [
+        kvproof.capacity(
+            model,
+            kvproof.Deployment("vllm@0.32", gpu="B200", max_model_len=1024, kv_cache_dtype=kind),
+            kv_bytes=5 * 10**9,
+        ).bytes_per_block
+        for kind in ("auto", "fp8_e4m3", "nvfp4")
+    ]
+    assert pages == [131_072] * 3

@@ -22,6 +22,9 @@ from kvproof.units import GIB
 
 _ROCM = ("amd", "rocm")
 _HOPPER = (9, 0)
+# Falcon's attention layers are made without the cache's settings (models/falcon.py, 0.32), so the
+# cache keeps the model's type whatever is asked for.
+_OWN_CACHE_TYPE = ("FalconForCausalLM", "RWForCausalLM")
 _ATTENTION_FREE = ("mamba", "falcon_mamba")
 """Model types that are nothing but states."""
 
@@ -248,6 +251,8 @@ def _kv_dtype(
     capability: tuple[int, int],
 ) -> str:
     asked = str(flags.get("kv_cache_dtype", "auto"))
+    if model.architecture in _OWN_CACHE_TYPE:
+        return "auto"
     if asked != "auto":
         return asked
     own = model.quantization.kv_dtype if model.quantization is not None else None
