@@ -30,6 +30,12 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
         return self.low is None and self.high is None
 
 
+def device_of(term: Term) -> str:
+    """The device a term belongs to, by its name's end: "host", "GPU 1"; "" where all are alike."""
+    end = term.name.rpartition(", ")[2]
+    return end if end == "host" or (end.startswith("GPU ") and end[4:].isdigit()) else ""
+
+
 def total(terms: Iterable[Term]) -> int | float:
     """The sum of the terms' values."""
     return sum(term.value for term in terms)

@@ -17,9 +17,9 @@ from kvproof.engine.command import read_command, render_command
 from kvproof.engine.llamacpp.builds import BUILDS, build_of
 from kvproof.engine.llamacpp.devices import HOST, placement
 from kvproof.engine.llamacpp.flags import flags_of
-from kvproof.engine.llamacpp.terms import device_of
 from kvproof.errors import KvproofError, UsageError
 from kvproof.model.types import Model
+from kvproof.terms import device_of
 
 MIB = 2**20
 NAMES = {"n_ctx": "ctx_size", "n_seq_max": "parallel", "n_batch": "batch_size",

@@ -24,7 +24,7 @@ from kvproof.kinds import (
     element_type,
 )
 from kvproof.model.types import Model
-from kvproof.model.weights import streamed_weight_bytes, weight_bytes
+from kvproof.model.weights import weight_bytes
 from kvproof.terms import Term
 from kvproof.units import parse_bytes, parse_rate, parse_tokens
 
@@ -287,9 +287,3 @@ def _groups(slots: tuple[Slot, ...], types: Types, length: int, size: int) -> tu
         )
         for kind, members in kinds.items()
     )
-
-
-def streamed_bytes(model: Model, deployment: Deployment) -> int:
-    """Weight bytes that a decode step reads over all ranks."""
-    given = flags_of(deployment).streamed_weight_bytes
-    return streamed_weight_bytes(model) if given is None else given

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.planning import Plan
 from kvproof.surfaces.text import bar, heading, paint, table
-from kvproof.terms import Term
+from kvproof.terms import Term, device_of
 from kvproof.units import show_bytes, show_context, show_count, show_gb, show_seconds
 
 
@@ -100,14 +99,8 @@ def budget_text(plan: Plan) -> str:
     """The memory of one GPU (of each device, where they differ) as a bar and a table of terms."""
     devices: dict[str, list[Term]] = {}
     for term in plan.budget.terms:
-        devices.setdefault(_device(term), []).append(term)
+        devices.setdefault(device_of(term), []).append(term)
     return "\n\n".join(_memory_text(plan, device, terms) for device, terms in devices.items())
-
-
-def _device(term: Term) -> str:
-    """The device that a term's name ends in: "host", "GPU 1"; "" where all GPUs are alike."""
-    end = term.name.rpartition(", ")[2]
-    return end if re.fullmatch(r"host|GPU \d+", end) else ""
 
 
 def _memory_text(plan: Plan, device: str, terms: Sequence[Term]) -> str:

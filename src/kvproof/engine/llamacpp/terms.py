@@ -10,11 +10,6 @@ from kvproof.terms import Term
 SOURCE = "llama.cpp b11549, llama-kv-cache.cpp and llama-memory-recurrent.cpp"
 
 
-def device_of(term: Term) -> str:
-    """The device a term belongs to, by its name's end: "host", "GPU 1", or "" for the only GPU."""
-    return term.name.partition(", ")[2]
-
-
 def buffer_terms(pieces: Iterable[Piece], *, place: str = "") -> tuple[Term, ...]:
     """One exact term per buffer, in the order in which the buffers first occur."""
     buffers: dict[str, list[Piece]] = {}

@@ -55,11 +55,6 @@ def flag_type(name: str) -> str | None:
     return _tables()[0].get(name)
 
 
-def is_ignored(name: str) -> bool:
-    """Whether the flag exists in vLLM but changes nothing that is computed here."""
-    return name in _tables()[1]
-
-
 def is_switch(name: str) -> bool:
     """Whether an ignored flag stands alone on the command line."""
     return name in _tables()[2]

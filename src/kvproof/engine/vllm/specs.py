@@ -57,10 +57,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         bare = self.bare_bytes
         return -(-bare // self.alignment) * self.alignment
 
-    def with_block(self, block_size: int) -> Spec:
-        """The same layer in blocks of another size."""
-        return msgspec.structs.replace(self, block_size=block_size)
-
     def padded(self, page: int) -> Spec:
         """The same layer with its page padded to `page` bytes."""
         return msgspec.structs.replace(self, padded_bytes=page)

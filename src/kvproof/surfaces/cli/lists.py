@@ -28,6 +28,10 @@ def models(words: tuple[str, ...], as_json: bool, coverage: bool) -> int:
             f"nothing matches {' '.join(words)[:80]!r}", hint="kvproof models lists all"
         )
     _emit("models", head, rows, as_json)
+    if not coverage:
+        from kvproof.model.catalog import catalog_date
+
+        click.echo(f"note: {len(rows)} of the catalogue of {catalog_date()}", err=True)
     return 0
 
 

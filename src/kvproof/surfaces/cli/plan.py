@@ -149,6 +149,7 @@ def _sources(answer: Any) -> set[str]:
 
 
 def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[str]:
+    from kvproof.model.weights import weight_terms
     from kvproof.planning.plan import types_of
     from kvproof.surfaces import show
     from kvproof.surfaces.text import heading, paint
@@ -171,6 +172,7 @@ def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[s
     if answer.capacity.error:
         parts.append(paint(f"Does not fit at max_model_len: {answer.capacity.error}", "red"))
     if explain:
+        parts.append(show.terms_text("Weights, by role", weight_terms(model)))
         parts.append(show.terms_text("Memory, term by term", answer.budget.terms))
         for row in answer.rows:
             if row.step:
