@@ -86,7 +86,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def _spellings() -> dict[str, str]:
     """Every spelling of every option, to its long name."""
-    file = resources.files("kvproof.engine").joinpath("data/llamacpp_flags.json")
+    file = resources.files("kvproof.engine.llamacpp").joinpath("data/flags.json")
     options: dict[str, list[str]] = json.loads(file.read_bytes())["options"]
     out = {other: name for name, others in options.items() for other in others}
     out |= {name: name for name in options}
