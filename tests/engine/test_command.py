@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import kvproof
 from kvproof.engine.command import read_command, render_command
+from kvproof.engine.shell import simple_commands
 from kvproof.errors import UsageError
 
 
@@ -121,3 +123,141 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_words_may_come_in_any_order(parts: list[str]) -> None:
     found = read_command(shlex.join(["vllm", "serve", "org/name", *" ".join(parts).split()]))
     assert found.model == "org/name"
+
+
+SCRIPT = r"""
+#!/bin/bash
+export MODEL=Qwen/Qwen3-8B  # what is served; don't change
+ARGS="--max-num-seqs 64 --seed 1"
+cat << EOF > /tmp/extra.yml
+kv_cache_config:
+  free_gpu_memory_fraction: 0.8
+  enable_block_reuse: false
+print_iter_log: true
+it's no option: 1
+EOF
+pip install -q something && echo "starting; now"
+"""
+
+
+def test_a_script_with_variables() -> None:
+    found = read_command(
+        SCRIPT + 'vllm serve "$MODEL" --max-model-len ${LEN:-8192} $ARGS 2>&1 | tee log\n'
+    )
+    assert found.model == "Qwen/Qwen3-8B"
+    assert found.deployment.flags == {"max_model_len": 8192, "max_num_seqs": 64}
+
+
+def test_a_here_document_is_the_options_file() -> None:
+    found = read_command(SCRIPT + "trtllm-serve $MODEL --extra_llm_api_options /tmp/extra.yml &")
+    assert found.deployment.flags["kv_cache_config"] == {
+        "free_gpu_memory_fraction": 0.8,
+        "enable_block_reuse": False,
+    }
+    assert "left aside from /tmp/extra.yml: print-iter-log" in found.notes[0].replace("_", "-")
+
+
+def test_a_configuration_file_beside_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("max-model-len: 4096\nenable-prefix-caching: false\ntensor-parallel-size: 2\n")
+    found = read_command(f"vllm serve org/name --config {path} --max-model-len 8192")
+    assert found.deployment.flags == {"max_model_len": 8192, "tensor_parallel_size": 2}
+    assert "given twice, as 4096 and as 8192" in found.notes[0]
+    absent = read_command("vllm serve org/name --config elsewhere.yaml")
+    assert "elsewhere.yaml is not here" in absent.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("vllm serve m/n --max-model-len 4096 --max_model_len=8192", "max_model_len", 8192),
+        ("vllm serve m/n --enable-prefix-caching --no-enable-prefix-caching",
+         "enable_prefix_caching", False),
+        ("llama-server -m m.gguf -c 4096 --ctx-size 8192", "ctx_size", 8192),
+        ("trtllm-serve m/n --tp_size 2 --tp_size 4", "tp_size", 4),
+    ],
+)  # fmt: skip
+def test_an_option_given_twice_is_said(text: str, name: str, value: object) -> None:
+    found = read_command(text)
+    assert found.deployment.flags[name] == value
+    assert "given twice" in found.notes[0]
+    assert "the last counts" in found.notes[0]
+
+
+def test_the_same_value_twice_is_no_matter() -> None:
+    assert not read_command("vllm serve m/n --max-model-len 4096 --max-model-len 4096").notes
+
+
+def test_a_container_with_a_shell_of_its_own() -> None:
+    found = read_command(
+        "docker run --gpus all -e VLLM_ATTENTION_BACKEND=FLASHINFER --env=LEN=4096 "
+        "--entrypoint bash vllm/vllm-openai:v0.20.0 -lc "
+        "'pip install x; vllm serve org/name --max-model-len 4096'"
+    )
+    assert str(found.deployment.engine) == "vllm@0.20.0"
+    assert found.model == "org/name"
+    assert found.deployment.flags == {"attention_backend": "FLASHINFER", "max_model_len": 4096}
+
+
+def test_shortened_options_are_completed_as_argparse_does() -> None:
+    found = read_command("vllm serve org/name --tensor-parallel 4")
+    assert found.deployment.flags == {"tensor_parallel_size": 4}
+    assert found.notes == ("--tensor-parallel is read as --tensor-parallel-size",)
+    with pytest.raises(UsageError, match="--max-model-len"):
+        read_command("vllm serve org/name --max-modle-len 4")
+
+
+def test_options_that_take_many_words_take_no_model() -> None:
+    found = read_command("vllm serve --served-model-name a b --model org/name")
+    assert found.model == "org/name"
+
+
+def test_the_revision_goes_with_the_name() -> None:
+    assert read_command("vllm serve org/name --revision abc").model == "org/name@abc"
+    assert read_command("python -m sglang.launch_server --model org/name --revision main").model \
+        == "org/name"  # fmt: skip
+
+
+def test_llamacpps_variables_are_options() -> None:
+    found = read_command(
+        "LLAMA_ARG_CTX_SIZE=8192 LLAMA_ARG_N_PARALLEL=2 LLAMA_ARG_HF_REPO=org/x:Q8_0 "
+        "LLAMA_ARG_PORT=80 OTHER=1 llama-server"
+    )
+    assert found.model == "org/x:Q8_0"
+    assert found.deployment.flags == {"ctx_size": 8192, "parallel": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("llama-server -hf org/x:Q4_K_M", "org/x:Q4_K_M"),
+        ("llama-server -hf org/x", "org/x:latest"),
+        ("llama-server -hf org/x -hff sub/file.gguf", "org/x/sub/file.gguf"),
+        ("llama-server -m folder/file.gguf", "folder/file.gguf"),
+        ("./build/bin/llama-cli -m file.gguf -p 'hello there'", "file.gguf"),
+        ("llama-server -mu https://huggingface.co/o/n/resolve/main/f.gguf",
+         "https://huggingface.co/o/n/resolve/main/f.gguf"),
+        ("ollama run llama3.2:3b --verbose", "ollama:llama3.2:3b"),
+        ("OLLAMA_CONTEXT_LENGTH=8192 ollama serve", None),
+    ],
+)  # fmt: skip
+def test_where_the_model_is_named(text: str, model: str | None) -> None:
+    assert read_command(text).model == model
+
+
+def test_one_sequence_outside_the_server() -> None:
+    assert read_command("llama-cli -m file.gguf").deployment.flags == {"parallel": 1}
+
+
+def test_of_several_servers_the_first_is_read_and_said() -> None:
+    found = read_command("vllm serve a/b & vllm serve c/d --port 8001")
+    assert found.model == "a/b"
+    assert "starts 2 servers" in found.notes[0]
+
+
+@settings(max_examples=200)
+@given(st.text(alphabet="ab $\"'\\<>|&;()#\n-=EOF{}:", max_size=200))
+def test_any_shell_text_is_split_or_refused(text: str) -> None:
+    with suppress(UsageError):
+        for command in simple_commands(text):
+            assert command.words

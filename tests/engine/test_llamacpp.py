@@ -392,7 +392,7 @@ def test_commands_are_read_and_written() -> None:
     image = read_command(
         "docker run ghcr.io/ggml-org/llama.cpp:server-cuda-b11549 -hf a/b --no-kv-unified"
     )
-    assert (image.model, str(image.deployment.engine)) == ("a/b", "llamacpp@b11549")
+    assert (image.model, str(image.deployment.engine)) == ("a/b:latest", "llamacpp@b11549")
     assert image.deployment.flags == {"kv_unified": False}
     with pytest.raises(UsageError, match="ctx_size"):
         read_command("llama-server --ctx-sise 10")
@@ -412,7 +412,7 @@ def test_ollama_is_llamacpp_with_its_own_defaults() -> None:
     with pytest.raises(UsageError, match="num_ctx"):
         Deployment("ollama", num_context=1)
     command = read_command("OLLAMA_NUM_PARALLEL=2 ollama run llama3.2:3b")
-    assert (command.model, command.deployment.flags) == ("llama3.2:3b", {"num_parallel": "2"})
+    assert (command.model, command.deployment.flags) == ("ollama:llama3.2:3b", {"num_parallel": 2})
 
 
 @pytest.mark.parametrize("flags", [

@@ -71,10 +71,12 @@ def read_flags(text: str) -> dict[str, Any]:
 
 def spoken_flags(engine: str, words: str) -> tuple[str | None, dict[str, Any]]:
     """Model and flags of the rest of a command line; nothing where it can't be read."""
-    from kvproof.engine import command
+    from kvproof.engine.command import read_flags
+    from kvproof.engine.shell import simple_commands
 
     try:
-        read = command.read_flags(engine, command.split_command(words).words)
+        commands = simple_commands(words)
+        read = read_flags(engine, commands[0].words if commands else ())
     except KvproofError:
         return None, {}
     return read.model, dict(read.deployment.flags)

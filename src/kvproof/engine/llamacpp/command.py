@@ -3,89 +3,121 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvproof.engine.command import Parsed, Reader, Words
+from kvproof.engine.arguments import Grammar, Option, is_option
+from kvproof.engine.command import Reader
 from kvproof.engine.llamacpp.flags import canonical_flag, is_read
+from kvproof.engine.shell import Words
 from kvproof.errors import UsageError
 
-_PROGRAMS = ("llama-server", "llama-cli", "llama-bench", "llama-completion", "server", "main")
-_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full|light)(?:-[a-z0-9.]+)?(?:-(b\d+))?$")
-_MODEL_FLAGS = ("model", "hf_repo", "model_url", "docker_repo")
+_PROGRAMS = ("llama-server", "llama-cli", "llama-completion", "server", "main")
+# These run one sequence where the server runs four.
+_ALONE = ("llama-cli", "llama-completion", "main")
+_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full|light)(?:-[a-z0-9.]+)*?(?:-(b\d+))?$")
+_MODEL_OPTIONS = ("model", "hf_repo", "hf_file", "model_url", "docker_repo")
+# Variables whose name is not LLAMA_ARG_ and the option (common/arg.cpp, set_env).
+_PREFIX = "LLAMA_ARG_"
+_VARIABLES = {"N_PARALLEL": "parallel", "BATCH": "batch_size", "UBATCH": "ubatch_size"}
+# What `-hf org/name` stands for: the first of Q4_K_M, Q8_0, any (common/download.cpp).
+_DEFAULT_TAG = ":latest"
 
 
 def _start(words: Words) -> int | None:
+    image = None
     for i, word in enumerate(words.words):
-        name = word.rsplit("/", 1)[-1].removesuffix(".exe")
-        if name.startswith("llama-") and name in _PROGRAMS:
+        if _program(word):
             return i + 1
-        if name in _PROGRAMS and word.startswith("./"):
-            return i + 1
-        if _IMAGE.search(word):
-            return i + 1
-    return None
+        if image is None and _IMAGE.search(word):
+            image = i + 1
+    return image
 
 
-def _parse(words: Words, start: int) -> Parsed:
-    flags: dict[str, Any] = {}
-    ignored: list[str] = []
-    model: str | None = None
-    rest = list(words.words[start:])
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("-"):
-            model = model or word
-            continue
-        written, equals, given = word.partition("=")
-        name, negated = canonical_flag(written)
-        value: str | None = given if equals else None
-        if value is None and rest and _is_value(rest[0]):
-            value = rest.pop(0)
-        if name in _MODEL_FLAGS:
-            model = value or model
-        elif is_read(name):
-            flags[name] = _value(negated, value)
-        else:
-            ignored.append(name)
-    return Parsed(model=model, flags=flags, version=_version(words), ignored=tuple(ignored))
+def _program(word: str) -> str | None:
+    """The program that a word names: `server` and `main` only as `./server`."""
+    name = re.split(r"[/\\]", word)[-1].removesuffix(".exe")
+    if name not in _PROGRAMS or not (name.startswith("llama-") or word.startswith("./")):
+        return None
+    return name
 
 
-def _is_value(word: str) -> bool:
-    return not word.startswith("-") or bool(re.match(r"-\d", word))
+def _option(word: str) -> Option:
+    written, equals, given = word.partition("=")
+    name, negated = canonical_flag(written)
+    return Option(name=name, word=word, value=given if equals else None, negated=negated)
 
 
-def _value(negated: bool, value: str | None) -> Any:
-    if negated:
+def _takes(option: Option, rest: Sequence[str]) -> int:
+    return int(bool(rest) and not option.negated and not is_option(rest[0]))
+
+
+def _read(option: Option, values: Sequence[str]) -> Any:
+    if option.negated:
         return False
-    if value is None:
+    if not values:
         return True
-    return int(value) if re.fullmatch(r"-?\d{1,9}", value) else value
+    return int(values[0]) if re.fullmatch(r"-?\d{1,9}", values[0]) else values[0]
 
 
-def _version(words: Words) -> str | None:
-    for word in words.words:
-        match = _IMAGE.search(word)
-        if match and match[1]:
-            return match[1]
-    return None
+def _model(named: Mapping[str, str], alone: Sequence[str]) -> str | None:
+    """A file, a URL, or a hub repository with its file or tag."""
+    repo, file = named.get("hf_repo"), named.get("hf_file")
+    if named.get("docker_repo"):
+        raise UsageError(
+            f"{named['docker_repo'][:80]} lies in a container registry",
+            hint="name its GGUF file or hub repository",
+        )
+    if repo and file:
+        return f"{repo.partition(':')[0]}/{file}"
+    if repo:
+        return repo if ":" in repo else repo + _DEFAULT_TAG
+    return named.get("model_url") or named.get("model") or (alone[0] if alone else None)
+
+
+def _before(words: Words) -> list[str]:
+    """LLAMA_ARG_ variables as options, and what the programs other than the server start with."""
+    out = ["--parallel=1"] if any(_program(word) in _ALONE for word in words.words) else []
+    for name, value in words.environment.items():
+        key = name.removeprefix(_PREFIX)
+        if key == name:
+            continue
+        written = _VARIABLES.get(key, key.lower())
+        try:
+            flag, _ = canonical_flag(written)
+        except UsageError:
+            continue
+        if is_read(flag) or flag in _MODEL_OPTIONS:
+            out.append(f"--{written.replace('_', '-')}={value}")
+    return out
 
 
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     """`llama-server` with the flags; settings of the C API alone have no spelling there."""
-    words = ["llama-server", "-m" if model.endswith(".gguf") else "-hf", model]
+    words = ["llama-server", *_model_words(model)]
     for name, value in flags.items():
         key, negated = canonical_flag(name)
-        if key == "used":
+        if key == "used" or value is None:
             continue
         if key in ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory"):
             raise UsageError(f"{key} is no flag of llama-server", hint="leave it out")
         option = f"--{key.replace('_', '-')}"
-        if isinstance(value, bool) and key != "flash_attn":
+        if isinstance(value, bool) and key not in ("flash_attn", "fit"):
             words.append(option if value is not negated else f"--no-{key.replace('_', '-')}")
         else:
             words += [option, _spelled(value)]
     return words
+
+
+def _model_words(model: str) -> list[str]:
+    """The options that name the model: a file of a repository, a repository, or a path."""
+    parts = model.split("/")
+    hub = len(parts) >= 2 and all(parts) and parts[0] not in (".", "..", "~")
+    if hub and model.endswith(".gguf") and len(parts) > 2:
+        return ["-hf", "/".join(parts[:2]), "-hff", "/".join(parts[2:])]
+    if model.endswith(".gguf") or model.startswith(("/", "./", "../", "~")):
+        return ["-m", model]
+    return ["-hf", model.removesuffix(_DEFAULT_TAG)]
 
 
 def _spelled(value: Any) -> str:
@@ -94,4 +126,18 @@ def _spelled(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-READER = Reader(engine="llamacpp", start=_start, parse=_parse, render=_render)
+READER = Reader(
+    engine="llamacpp",
+    start=_start,
+    grammar=Grammar(
+        option=_option,
+        takes=_takes,
+        decides=is_read,
+        read=_read,
+        model=_model,
+        model_options=_MODEL_OPTIONS,
+        before=_before,
+        image=_IMAGE,
+    ),
+    render=_render,
+)

@@ -2,40 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from kvproof.engine.command import Parsed, Reader, Words
+from kvproof.engine.arguments import Grammar, Option, number_or_text, one_value
+from kvproof.engine.command import Reader
 from kvproof.engine.ollama.flags import NAMES, TO_LLAMACPP
+from kvproof.engine.shell import Words
+from kvproof.model.ollama_store import manifest_path
 
 _PREFIX = "OLLAMA_"
+_VERBS = ("run", "pull", "show", "launch")
+_IMAGE = re.compile(r"(?:^|/)ollama/ollama(?::v?(\d+\.\d+[\w.]*)(?:-[\w.]+)?|:[\w.-]+)?$")
+_STORE = "models"
 
 
 def _start(words: Words) -> int | None:
+    image = None
     for i, word in enumerate(words.words):
-        if word.rsplit("/", 1)[-1] == "ollama" or word.startswith("ollama/ollama"):
+        if word.rsplit("/", 1)[-1] == "ollama" and not word.startswith("ollama/"):
             return i + 1
-    return None
+        if image is None and _IMAGE.search(word):
+            image = i + 1
+    return image
 
 
-def _parse(words: Words, start: int) -> Parsed:
-    """The model of `run`; flags come from OLLAMA_ variables, in front or as `-e NAME=value`."""
-    known = {*NAMES, *TO_LLAMACPP}
-    flags: dict[str, Any] = {}
-    ignored: list[str] = []
-    settings = dict(words.environment)
-    settings |= dict(w.split("=", 1) for w in words.words if w.startswith(_PREFIX) and "=" in w)
-    for name, value in settings.items():
-        key = name.removeprefix(_PREFIX).lower()
-        if not name.startswith(_PREFIX):
-            continue
-        if key in known:
-            flags[key] = value
-        else:
-            ignored.append(name)
-    rest = [word for word in words.words[start:] if not word.startswith("-")]
-    model = rest[1] if len(rest) > 1 and rest[0] in ("run", "pull", "show") else None
-    return Parsed(model=model, flags=flags, ignored=tuple(ignored))
+def _option(word: str) -> Option:
+    """Options of the program; those that name a setting are read, the others change nothing."""
+    written, equals, value = word.lstrip("-").partition("=")
+    name = written.replace("-", "_").lower()
+    return Option(name=name, word=word, value=value if equals else None)
+
+
+def _takes(option: Option, rest: Sequence[str]) -> int:
+    switches = ("verbose", "nowordwrap", "insecure", "hidethinking", "experimental", "help", "v")
+    return 0 if option.name in switches else one_value(rest)
+
+
+def _decides(name: str) -> bool:
+    return name in NAMES or name in TO_LLAMACPP
+
+
+def _read(option: Option, values: Sequence[str]) -> Any:
+    return number_or_text(values)
+
+
+def _model(named: Mapping[str, str], alone: Sequence[str]) -> str | None:
+    """The model of `run`, in the local store (another one where OLLAMA_MODELS is set)."""
+    if len(alone) < 2 or alone[0] not in _VERBS:
+        return None
+    store = Path(named.get(_STORE) or "/nowhere")
+    return str(manifest_path(alone[1], store)) if store.is_dir() else f"ollama:{alone[1]}"
+
+
+def _before(words: Words) -> list[str]:
+    """OLLAMA_ variables as options."""
+    return [
+        f"--{name.removeprefix(_PREFIX).lower().replace('_', '-')}={value}"
+        for name, value in words.environment.items()
+        if name.startswith(_PREFIX)
+    ]
 
 
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
@@ -44,7 +72,21 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
         f"{_PREFIX}{('context_length' if k == 'num_ctx' else k).upper()}={v}"
         for k, v in flags.items()
     ]
-    return [*settings, "ollama", "run", model]
+    return [*settings, "ollama", "run", model.removeprefix("ollama:")]
 
 
-READER = Reader(engine="ollama", start=_start, parse=_parse, render=_render)
+READER = Reader(
+    engine="ollama",
+    start=_start,
+    grammar=Grammar(
+        option=_option,
+        takes=_takes,
+        decides=_decides,
+        read=_read,
+        model=_model,
+        model_options=(_STORE,),
+        before=_before,
+        image=_IMAGE,
+    ),
+    render=_render,
+)

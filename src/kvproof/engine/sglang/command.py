@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvproof.engine.command import Parsed, Reader, Words
+from kvproof.engine.arguments import Grammar, Option, by_prefix, number_or_text, values_ahead
+from kvproof.engine.command import Reader
 from kvproof.engine.sglang.flags import canonical_flag, is_read, known_flags
+from kvproof.engine.shell import Words
 from kvproof.errors import unknown_name
 
 _MODULES = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
 _IMAGE = re.compile(r"(?:^|/)sglang(?::v?(\d+\.\d+[\w.]*)(?:-[\w.-]+)?|:[\w.-]+)?$")
-_MODEL_FLAGS = ("model_path", "model")
 _SWITCHES = (
     "trust_remote_code", "language_only", "language_model_only", "skip_tokenizer_init",
     "skip_server_warmup", "allow_auto_truncate", "delete_ckpt_after_loading", "is_embedding",
     "log_requests", "show_time_cost", "prefill_only_disable_kv_cache", "use_mla",
 )  # fmt: skip
+_MODEL_OPTIONS = ("model_path", "model", "revision")
 
 
 def _start(words: Words) -> int | None:
@@ -29,38 +31,21 @@ def _start(words: Words) -> int | None:
     return None
 
 
-def _parse(words: Words, start: int) -> Parsed:
-    flags: dict[str, Any] = {}
-    ignored: list[str] = []
-    model: str | None = None
-    rest = list(words.words[start:])
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("-"):
-            model = model or word
-            continue
-        written, equals, given = word.lstrip("-").partition("=")
-        name = written.replace("-", "_")
-        if name not in known_flags():
-            raise unknown_name("SGLang flag", word, _spelled(), see="see launch_server --help")
-        values = [given] if equals else _values(name, rest)
-        if name in _MODEL_FLAGS:
-            model = values[0] if values else model
-        elif is_read(name):
-            flags[canonical_flag(name)] = _value(values)
-        else:
-            ignored.append(name)
-    return Parsed(model=model, flags=flags, version=_version(words), ignored=tuple(ignored))
+def _option(word: str) -> Option:
+    written, equals, given = word.lstrip("-").partition("=")
+    name, note = written.replace("-", "_"), None
+    if name not in known_flags():
+        shown, whole = word.partition("=")[0], by_prefix(name, sorted(known_flags()))
+        if whole is None:
+            known = [_spelled(flag) for flag in sorted(known_flags())]
+            raise unknown_name("SGLang flag", shown, known, see="see launch_server --help")
+        name, note = whole, f"{shown[:60]} is read as {_spelled(whole)}"
+    name = name if name in _MODEL_OPTIONS else canonical_flag(name)
+    return Option(name=name, word=word, value=given if equals else None, note=note)
 
 
-def _values(name: str, rest: list[str]) -> list[str]:
-    """The words after an option up to the next one; switches take none."""
-    out: list[str] = []
-    if is_switch(name):
-        return out
-    while rest and (not rest[0].startswith("-") or re.match(r"-\d", rest[0])):
-        out.append(rest.pop(0))
-    return out
+def _takes(option: Option, rest: Sequence[str]) -> int:
+    return 0 if is_switch(option.name) else values_ahead(rest)
 
 
 def is_switch(name: str) -> bool:
@@ -68,36 +53,30 @@ def is_switch(name: str) -> bool:
     return name.startswith(("enable_", "disable_")) or name in _SWITCHES
 
 
-def _value(values: list[str]) -> Any:
-    if not values:
-        return True
-    first = values[0]
-    if len(values) > 1:
-        return values
-    if re.fullmatch(r"-?\d{1,15}", first):
-        return int(first)
-    return float(first) if re.fullmatch(r"\d{0,9}\.\d{1,15}", first) else first
+def _read(option: Option, values: Sequence[str]) -> Any:
+    return number_or_text(values)
 
 
-def _version(words: Words) -> str | None:
-    for word in words.words:
-        match = _IMAGE.search(word)
-        if match and match[1]:
-            return match[1]
-    return None
+def _model(named: Mapping[str, str], alone: Sequence[str]) -> str | None:
+    """--model-path wins over a word that stands alone; --revision goes with either."""
+    name = named.get("model_path") or named.get("model") or (alone[0] if alone else None)
+    revision = named.get("revision")
+    return f"{name}@{revision}" if name and revision and revision != "main" else name
 
 
-def _spelled() -> list[str]:
-    return [f"--{name.replace('_', '-')}" for name in sorted(known_flags())]
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     """The module's call with the flags in SGLang's own names."""
-    words = ["python", "-m", "sglang.launch_server", "--model-path", model]
+    name, at, revision = model.rpartition("@")
+    path = [name, "--revision", revision] if at else [model]
+    words = ["python", "-m", "sglang.launch_server", "--model-path", *path]
     for name, value in flags.items():
         if value is None or value is False or name in ("used", "gpu_memory"):
             continue
-        words.append(f"--{canonical_flag(name).replace('_', '-')}")
+        words.append(_spelled(canonical_flag(name)))
         if isinstance(value, list | tuple):
             words += [str(part) for part in value]
         elif value is not True:
@@ -105,4 +84,18 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     return words
 
 
-READER = Reader(engine="sglang", start=_start, parse=_parse, render=_render)
+READER = Reader(
+    engine="sglang",
+    start=_start,
+    grammar=Grammar(
+        option=_option,
+        takes=_takes,
+        decides=is_read,
+        read=_read,
+        model=_model,
+        model_options=_MODEL_OPTIONS,
+        config_options=("config",),
+        image=_IMAGE,
+    ),
+    render=_render,
+)

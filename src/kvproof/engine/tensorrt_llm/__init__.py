@@ -52,7 +52,9 @@ _NAMES = (
     "max_beam_width", "enable_attention_dp", "enable_chunked_prefill", "cuda_graph_config",
     "backend", "dtype", "quantization", "trust_remote_code", "mamba_ssm_cache_dtype",
     "mamba_state_cache_interval", "speculative_config", "multiple_profiles", "kv_cache_config",
-    "gpu_memory", "free_memory", "used",
+    "onboard_blocks", "cross_kv_cache_fraction", "secondary_offload_min_priority",
+    "event_buffer_max_size", "attention_dp_events_gather_period_ms", "use_kv_cache_manager_v2",
+    "max_util_for_resume", "pool_ratio", "avg_seq_len", "gpu_memory", "free_memory", "used",
 )  # fmt: skip
 _WHOLE = (
     "tp_size", "pp_size", "max_tokens", "tokens_per_block", "max_batch_size", "max_num_tokens",
@@ -150,6 +152,11 @@ def _value(name: str, value: Any) -> Any:
 def canonical_flag(name: str) -> str:
     """TensorRT-LLM's own name of a flag that has several spellings."""
     return _ALIASES.get(name, name)
+
+
+def flag_names() -> tuple[str, ...]:
+    """Every flag that is read, with its other spellings."""
+    return (*_NAMES, *_ALIASES)
 
 
 def is_read(name: str) -> bool:

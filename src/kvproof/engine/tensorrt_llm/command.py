@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvproof.engine.command import Parsed, Reader, Words
-from kvproof.engine.tensorrt_llm import canonical_flag, is_read
+import msgspec
+
+from kvproof.engine.arguments import Grammar, Option, number_or_text, one_value
+from kvproof.engine.command import Reader
+from kvproof.engine.shell import Words
+from kvproof.engine.tensorrt_llm import canonical_flag, flag_names, is_read
 from kvproof.errors import UsageError, unknown_name
 
 _PROGRAMS = ("trtllm-serve", "trtllm-bench")
 _VERBS = ("serve", "throughput", "latency", "disaggregated", "mm_embedding_serve")
 _IMAGE = re.compile(r"(?:^|/)tensorrt-llm/release:v?(\d+\.\d+[\w.]*)")
-_MODEL_FLAGS = ("model", "model_path")
+_MODEL_OPTIONS = ("model", "model_path", "revision")
+_CONFIG_OPTIONS = ("extra_llm_api_options", "config")
 _SWITCHES = ("trust_remote_code", "fail_fast_on_attention_window_too_large", "streaming",
              "enable_chunked_prefill", "enable_attention_dp", "multiple_profiles")  # fmt: skip
 # Options of trtllm-serve and trtllm-bench that change nothing that is computed here.
 _IGNORED = (
-    "host", "port", "tokenizer", "log_level", "extra_llm_api_options", "config", "metadata_server",
+    "host", "port", "tokenizer", "log_level", "metadata_server",
     "metadata_server_config_file", "server_role", "reasoning_parser", "tool_parser",
     "num_postprocess_workers", "cluster_size", "ep_size", "gpus_per_node", "custom_tokenizer",
-    "otlp_traces_endpoint", "dataset", "engine_dir", "concurrency", "num_requests", "revision",
+    "otlp_traces_endpoint", "dataset", "engine_dir", "concurrency", "num_requests",
     "workspace", "warmup", "eos_id", "chat_template", "served_model_name", "streaming",
     "custom_module_dirs", "fail_fast_on_attention_window_too_large",
 )  # fmt: skip
@@ -34,46 +39,42 @@ def _start(words: Words) -> int | None:
     return None
 
 
-def _parse(words: Words, start: int) -> Parsed:
-    flags: dict[str, Any] = {}
-    ignored: list[str] = []
-    model: str | None = None
-    rest = list(words.words[start:])
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("-"):
-            model = model if model or word in _VERBS else word
-            continue
-        written, equals, given = word.lstrip("-").partition("=")
-        name = written.replace("-", "_")
-        value = given if equals else None
-        if value is None and name not in _SWITCHES and rest and not rest[0].startswith("--"):
-            value = rest.pop(0)
-        if name in _MODEL_FLAGS:
-            model = value or model
-        elif name in _IGNORED:
-            ignored.append(name)
-        elif is_read(name):
-            flags[canonical_flag(name)] = _value(value)
-        else:
-            raise unknown_name("TensorRT-LLM flag", word, list(_IGNORED), see="trtllm-serve --help")
-    return Parsed(model=model, flags=flags, version=_version(words), ignored=tuple(ignored))
+def _option(word: str) -> Option:
+    written, equals, given = word.lstrip("-").partition("=")
+    name = written.replace("-", "_")
+    known = (*_MODEL_OPTIONS, *_CONFIG_OPTIONS, *_IGNORED)
+    if name not in known and not is_read(name):
+        shown = [f"--{flag}" for flag in (*flag_names(), *known)]
+        raise unknown_name(
+            "TensorRT-LLM flag", word.partition("=")[0], shown, see="trtllm-serve --help"
+        )
+    name = name if name in known else canonical_flag(name)
+    return Option(name=name, word=word, value=given if equals else None)
 
 
-def _value(text: str | None) -> Any:
-    if text is None:
-        return True
-    if re.fullmatch(r"-?\d{1,15}", text):
-        return int(text)
-    return float(text) if re.fullmatch(r"\d{0,9}\.\d{1,15}", text) else text
+def _takes(option: Option, rest: Sequence[str]) -> int:
+    return 0 if option.name in _SWITCHES else one_value(rest)
 
 
-def _version(words: Words) -> str | None:
-    for word in words.words:
-        match = _IMAGE.search(word)
-        if match:
-            return match[1]
-    return None
+def _decides(name: str) -> bool:
+    return name not in _IGNORED and is_read(name)
+
+
+def _read(option: Option, values: Sequence[str]) -> Any:
+    if values and values[0].startswith("{"):
+        try:
+            return msgspec.json.decode(values[0])
+        except msgspec.DecodeError:
+            raise UsageError(f"--{option.name} is no JSON object", hint="check it") from None
+    return number_or_text(values)
+
+
+def _model(named: Mapping[str, str], alone: Sequence[str]) -> str | None:
+    """--model, else the first word that is no verb of the programs."""
+    name = named.get("model") or named.get("model_path")
+    name = name or next((word for word in alone if word not in _VERBS), None)
+    revision = named.get("revision")
+    return f"{name}@{revision}" if name and revision and revision != "main" else name
 
 
 _SPELLED = {
@@ -89,7 +90,8 @@ _OPTIONS = (
 
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     """`trtllm-serve` with the flags; what only its configuration file takes is refused."""
-    words = ["trtllm-serve", model]
+    name, at, revision = model.rpartition("@")
+    words = ["trtllm-serve", *([name, "--revision", revision] if at else [model])]
     for name, value in flags.items():
         key = canonical_flag(name)
         if value is None or value is False or name in ("used", "gpu_memory", "free_memory"):
@@ -104,4 +106,18 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     return words
 
 
-READER = Reader(engine="tensorrt_llm", start=_start, parse=_parse, render=_render)
+READER = Reader(
+    engine="tensorrt_llm",
+    start=_start,
+    grammar=Grammar(
+        option=_option,
+        takes=_takes,
+        decides=_decides,
+        read=_read,
+        model=_model,
+        model_options=_MODEL_OPTIONS,
+        config_options=_CONFIG_OPTIONS,
+        image=_IMAGE,
+    ),
+    render=_render,
+)

@@ -3,139 +3,132 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from kvproof.engine.command import Parsed, Reader, Words
+from kvproof.engine.arguments import Grammar, Option, by_prefix, one_value, values_ahead
+from kvproof.engine.command import Reader
+from kvproof.engine.shell import Words
 from kvproof.engine.vllm.flags import flag_type, is_switch, known_flags, read_value
 from kvproof.errors import UsageError, unknown_name
 
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
-_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-rocm)?(?::v?(\d[\w.+-]*))?$")
+_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-rocm)?(?::v?(\d[\w.+]*)?[\w.+-]*)?$")
 _SHORT = {
     "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size",
     "dcp": "decode_context_parallel_size", "pcp": "prefill_context_parallel_size",
     "q": "quantization", "sc": "speculative_config", "cc": "compilation_config",
     "O": "optimization_level", "ac": "attention_config", "n": "nnodes", "r": "node_rank",
 }  # fmt: skip
+# Options that take any number of words (engine/arg_utils.py, entrypoints/openai/cli_args.py).
+_MANY = (
+    "served_model_name", "lora_modules", "prompt_adapters", "middleware", "logits_processors",
+    "cudagraph_capture_sizes", "cuda_graph_sizes", "ignore_patterns", "api_key", "device_ids",
+    "kv_cache_dtype_skip_layers", "lora_target_modules", "collect_detailed_traces",
+    "numa_bind_cpus", "numa_bind_nodes", "disable_access_log_for_endpoints",
+)  # fmt: skip
+# Variables that decide memory, and the options that say the same.
+_VARIABLES = {"VLLM_ATTENTION_BACKEND": "--attention-backend"}
 _NOT_ON_COMMAND_LINE = ("usage_context", "device", "model", "used")
-_HEADS = ("vllm",)
+_SEE = "see vllm serve --help"
 
 
 def _start(words: Words) -> int | None:
+    """Behind `vllm serve` or the module, else behind an image whose entry point is the server."""
+    image = None
     for i, word in enumerate(words.words):
-        if word.rsplit("/", 1)[-1] in _HEADS and words.words[i + 1 : i + 2] == ("serve",):
+        if word.rsplit("/", 1)[-1] == "vllm" and words.words[i + 1 : i + 2] == ("serve",):
             return i + 2
         if word in _MODULES and i and words.words[i - 1] == "-m":
             return i + 1
-        if _IMAGE.search(word):
-            return i + 1
-    return None
+        if image is None and _IMAGE.search(word):
+            image = i + 1
+    return image
 
 
-def _parse(words: Words, start: int) -> Parsed:
-    flags: dict[str, Any] = {}
-    ignored: list[str] = []
-    model: str | None = None
-    rest = list(words.words[start:])
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("-") or len(word) == 1:
-            model = word if model is None else model
-            continue
-        name, path, value = _split(word)
-        name, value = _positive(name, value)
-        if value is None and _takes_value(name, rest):
-            value = rest.pop(0)
-        _store(flags, ignored, name, path, value)
-    backend = words.environment.get("VLLM_ATTENTION_BACKEND")
-    if backend and "attention_backend" not in flags:
-        flags["attention_backend"] = backend
-    return Parsed(
-        model=flags.pop("model", None) or model,
-        flags=flags,
-        version=_image_version(words),
-        ignored=tuple(ignored),
-    )
-
-
-def _image_version(words: Words) -> str | None:
-    for word in words.words:
-        match = _IMAGE.search(word)
-        if match and match[1]:
-            return match[1]
-    return None
-
-
-def _split(word: str) -> tuple[str, tuple[str, ...], str | None]:
-    """(flag in snake_case, dotted path into its JSON, value after =) of one option word."""
+def _option(word: str) -> Option:
     body, equals, value = word.lstrip("-").partition("=")
     head, *path = body.split(".")
     single = not word.startswith("--")
     if single and head[:1] == "O" and head[1:].isdigit():
-        return "optimization_level", (), head[1:]
-    name = _SHORT.get(head, head) if single else head
-    return name.replace("-", "_"), tuple(path), value if equals else None
+        return Option(name="optimization_level", word=word, value=head[1:])
+    written = (_SHORT.get(head, head) if single else head).replace("-", "_")
+    name, negated = _positive(written)
+    note = None
+    if name not in known_flags():
+        name, note = _completed(name, word)
+    return Option(
+        name=name,
+        word=word,
+        path=tuple(path),
+        value="false" if negated else value if equals else None,
+        negated=negated,
+        note=note,
+    )
 
 
-def _positive(name: str, value: str | None) -> tuple[str, str | None]:
-    """`--no-x` as x with the value false."""
+def _completed(name: str, word: str) -> tuple[str, str]:
+    """The option that a shortened one means, as argparse completes it, and a word on it."""
+    whole = by_prefix(name, known_flags())
+    shown = word.partition("=")[0]
+    if whole is None:
+        raise unknown_name("vLLM flag", shown, [_spelled(n) for n in known_flags()], see=_SEE)
+    return whole, f"{shown[:60]} is read as {_spelled(whole)}"
+
+
+def _positive(name: str) -> tuple[str, bool]:
+    """`no_x` as x, and that it is switched off."""
     if name.startswith("no_") and name not in known_flags() and name[3:] in known_flags():
-        return name[3:], "false"
-    return name, value
+        return name[3:], True
+    return name, False
 
 
-def _takes_value(name: str, rest: list[str]) -> bool:
+def _takes(option: Option, rest: Sequence[str]) -> int:
     if not rest:
-        return False
-    following = rest[0]
-    if flag_type(name) == "bool":
-        return following.lower() in ("true", "false")
-    if is_switch(name):
-        return following.lower() in ("true", "false")
-    return not following.startswith("-") or bool(re.match(r"-\d", following))
+        return 0
+    if flag_type(option.name) == "bool" or is_switch(option.name):
+        return int(rest[0].lower() in ("true", "false"))
+    return values_ahead(rest) if option.name in _MANY else one_value(rest)
 
 
-def _store(
-    flags: dict[str, Any], ignored: list[str], name: str, path: tuple[str, ...], value: str | None
-) -> None:
-    kind = flag_type(name)
-    if kind is None:
-        if name not in known_flags():
-            raise unknown_name("vLLM flag", f"--{name.replace('_', '-')}", _spelled(), see=_SEE)
-        ignored.append(name)
-        return
-    if kind == "bool" and value is None:
-        value = "true"
-    if value is None:
-        raise UsageError(f"--{name.replace('_', '-')} has no value", hint=_SEE)
-    if path and kind == "json":
-        _nest(flags.setdefault(name, {}), path, value)
-    else:
-        flags[name] = read_value(name, value)
+def _decides(name: str) -> bool:
+    return flag_type(name) is not None
 
 
-_SEE = "see vllm serve --help"
+def _read(option: Option, values: Sequence[str]) -> Any:
+    if not values and flag_type(option.name) != "bool":
+        raise UsageError(f"{_spelled(option.name)} has no value", hint=_SEE)
+    return read_value(option.name, values[0] if values else "true")
 
 
-def _spelled() -> list[str]:
-    return [f"--{name.replace('_', '-')}" for name in known_flags()]
+def _model(named: Mapping[str, str], alone: Sequence[str]) -> str | None:
+    """The word that stands alone wins over --model; --revision goes with either."""
+    name = alone[0] if alone else named.get("model")
+    revision = named.get("revision")
+    return f"{name}@{revision}" if name and revision and revision != "main" else name
 
 
-def _nest(target: dict[str, Any], path: tuple[str, ...], value: str) -> None:
-    for key in path[:-1]:
-        target = target.setdefault(key.replace("-", "_"), {})
-    target[path[-1].replace("-", "_")] = int(value) if value.isdigit() else value
+def _before(words: Words) -> list[str]:
+    return [
+        f"{option}={words.environment[name]}"
+        for name, option in _VARIABLES.items()
+        if words.environment.get(name)
+    ]
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
-    words = ["vllm", "serve", model]
+    name, at, revision = model.rpartition("@")
+    words = ["vllm", "serve", *([name, "--revision", revision] if at else [model])]
     for name, value in flags.items():
         if name in _NOT_ON_COMMAND_LINE or value is None:
             continue
-        option = f"--{name.replace('_', '-')}"
+        option = _spelled(name)
         if isinstance(value, bool):
             words.append(option if value else f"--no-{name.replace('_', '-')}")
         elif isinstance(value, Mapping):
@@ -147,4 +140,19 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     return words
 
 
-READER = Reader(engine="vllm", start=_start, parse=_parse, render=_render)
+READER = Reader(
+    engine="vllm",
+    start=_start,
+    grammar=Grammar(
+        option=_option,
+        takes=_takes,
+        decides=_decides,
+        read=_read,
+        model=_model,
+        model_options=("model", "revision"),
+        config_options=("config",),
+        before=_before,
+        image=_IMAGE,
+    ),
+    render=_render,
+)
