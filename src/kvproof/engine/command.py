@@ -146,4 +146,4 @@ def with_container_variables(words: Words, start: int) -> Words:
         if _VARIABLE.match(pair):
             name, _, text = pair.partition("=")
             found[name] = text
-    return Words(words.words, found, words.files)
+    return msgspec.structs.replace(words, environment=found)

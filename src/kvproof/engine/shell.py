@@ -42,11 +42,16 @@ _DASHES = str.maketrans({"\u2014": "--", "\u2013": "--"})
 
 
 class Words(msgspec.Struct, frozen=True):
-    """A simple command: its words, the variables set for it, and the files written before it."""
+    """A simple command: its words, the variables set for it, and the files written before it.
+
+    `inner` is where a script's own words begin, behind those that start its shell: an image's
+    entry point does not run then.
+    """
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = {}
     files: Mapping[str, str] = {}
+    inner: int = 0
 
 
 def simple_commands(text: str, environment: Mapping[str, str] | None = None) -> list[Words]:
@@ -98,7 +103,7 @@ def _commands(
             continue
         script = rest[at + 1]
         for inner in _commands(script, {**variables, **given}, files, depth + 1):
-            yield Words((*rest[:at], *inner.words), inner.environment, files)
+            yield Words((*rest[:at], *inner.words), inner.environment, files, at + inner.inner)
 
 
 def _starts_script(words: list[str], at: int) -> bool:

@@ -26,7 +26,7 @@ def _start(words: Words) -> int | None:
             return i + 1
         if image is None and _IMAGE.search(word):
             image = i + 1
-    return image
+    return None if words.inner else image
 
 
 def _option(word: str) -> Option:
