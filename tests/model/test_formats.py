@@ -15,11 +15,12 @@ import pytest
 from model_files import CONFIG, safetensors, write
 
 import kvproof
-from kvproof.errors import HubError, ModelError
+from kvproof.errors import HubError, KvproofError, ModelError
 from kvproof.model.adapter import lora_elements, read_adapter
 from kvproof.model.formats import read_path
 from kvproof.model.hub import HuggingFace, read_hub
 from kvproof.model.hub_errors import explained
+from kvproof.model.names import parse_hub_name
 from kvproof.model.ollama_store import read_ollama
 from kvproof.model.weights import weight_bytes
 
@@ -306,6 +307,128 @@ def test_the_hub_gives_gguf_headers(
     assert read_hub("org/gguf/m-Q4_0.gguf").slots == model.slots
     with pytest.raises(HubError, match="has no file"):
         read_hub("org/gguf/absent.gguf")
+
+
+def test_files_by_revision_and_tag(
+    shelf: tuple[dict[str, dict[str, bytes]], list[str]], tmp_path: Path
+) -> None:
+    files, _ = shelf
+    raw = write(tmp_path / "m.gguf").read_bytes()
+    files["org/gguf"] = {
+        "m-Q4_K_M.gguf": raw, "m-Q8_0.gguf": raw, "mtp-m-Q4_K_M.gguf": raw, "m-imatrix.gguf": raw,
+        "UD/m-IQ1_S-00001-of-00002.gguf": raw, "README.md": b"",
+    }  # fmt: skip
+    assert read_hub("org/gguf:q8_0").name == "org/gguf/m-Q8_0.gguf"
+    assert read_hub("org/gguf:latest").name == "org/gguf/m-Q4_K_M.gguf"
+    assert kvproof.load_model("ollama:hf.co/org/gguf:Q8_0").name == "org/gguf/m-Q8_0.gguf"
+    page = "https://huggingface.co/org/gguf/blob/main/m-Q8_0.gguf?download=true"
+    assert kvproof.load_model(page).name == "org/gguf/m-Q8_0.gguf"
+    with pytest.raises(HubError, match="no GGUF model Q5_0"):
+        read_hub("org/gguf:Q5_0")
+
+
+def test_config_and_weights_are_of_one_commit(
+    shelf: tuple[dict[str, dict[str, bytes]], list[str]], tmp_path: Path
+) -> None:
+    files, _ = shelf
+    files["org/model"] = {"config.json": json.dumps(CONFIG).encode()}
+    assert kvproof.load_model("org/model@v1").source.revision == Shelf.COMMIT
+    snapshots = tmp_path / "cache/models--org--model/snapshots"
+    assert [path.name for path in snapshots.iterdir()] == [Shelf.COMMIT]
+    assert kvproof.load_model("org/model", offline=True).source.revision == Shelf.COMMIT
+
+
+def test_a_cached_snapshot_with_only_a_gguf(
+    shelf: tuple[dict[str, dict[str, bytes]], list[str]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "cache/models--org--gguf"
+    (folder / "snapshots/abc123/sub").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("abc123")
+    write(folder / "snapshots/abc123/sub/m-Q8_0.gguf")
+    model = kvproof.load_model("org/gguf", offline=True)
+    assert model.name == "org/gguf/sub/m-Q8_0.gguf"
+    assert model.source.revision == "abc123"
+    with pytest.raises(HubError, match="org/gguf@v2 is not in the local cache"):
+        kvproof.load_model("org/gguf@v2", offline=True)
+
+
+def test_a_revision_of_a_catalogue_name_says_where_it_was_read(
+    shelf: tuple[dict[str, dict[str, bytes]], list[str]],
+) -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B@v9")
+    assert "not the hub's" in model.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("org/name", ("org/name", None, None, None)),
+        ("org/name@refs/pr/3", ("org/name", "refs/pr/3", None, None)),
+        ("hf://org/name@v1/a/b.gguf", ("org/name", "v1", "a/b.gguf", None)),
+        ("org/x:UD-Q4_K_XL", ("org/x", None, None, "UD-Q4_K_XL")),
+        ("hf.co/org/x:Q4_0", ("org/x", None, None, "Q4_0")),
+        ("huggingface.co/org/x", ("org/x", None, None, None)),
+        ("https://huggingface.co/org/x/", ("org/x", None, None, None)),
+        ("https://huggingface.co/org/x/tree/v2", ("org/x", "v2", None, None)),
+        ("https://huggingface.co/org/x/tree/main", ("org/x", None, None, None)),
+        ("https://huggingface.co/org/x/resolve/v2/f.gguf", ("org/x", "v2", "f.gguf", None)),
+        ("https://huggingface.co/org/x/blob/main/config.json", ("org/x", None, None, None)),
+        ("https://huggingface.co/org/x/discussions/4#id", ("org/x", None, None, None)),
+    ],
+)
+def test_how_people_write_hub_names(text: str, expected: tuple[str | None, ...]) -> None:
+    found = parse_hub_name(text)
+    assert found is not None
+    assert (found.repo, found.revision, found.file, found.tag) == expected
+
+
+@pytest.mark.parametrize("text", ["", "name", "a/../b", "../a", "a b/c", "org/name/readme.txt",
+                                  "x" * 2000])  # fmt: skip
+def test_what_is_no_hub_name(text: str) -> None:
+    assert parse_hub_name(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://example.com/org/x", "https://huggingface.co/datasets/a/b", "https://huggingface.co",
+     "https://huggingface.co/org", "http://[::1", "", "  ", "ollama:"],
+)  # fmt: skip
+def test_addresses_of_no_model_are_one_line(text: str) -> None:
+    with pytest.raises(KvproofError) as caught:
+        kvproof.load_model(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_params_without_a_context_say_what_is_assumed(tmp_path: Path) -> None:
+    params = {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128, "vocab_size": 100}
+    (tmp_path / "params.json").write_text(json.dumps(params))
+    model = kvproof.load_model(tmp_path)
+    assert model.context == 131_072
+    assert any("131,072" in note for note in model.notes)
+    (tmp_path / "params.json").write_text(json.dumps({**params, "max_seq_len": 4096}))
+    assert not any("context" in note for note in kvproof.load_model(tmp_path).notes)
+
+
+@pytest.mark.parametrize(
+    "sidecar", [{}, {"quantization": None}, {"quantization": "FP8"},
+                {"quantization": {"kv_cache_quant_algo": "FP8"}},
+                {"quantization": {"quant_algo": "FP9"}}],
+)  # fmt: skip
+def test_a_sidecar_that_names_no_quantization(sidecar: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(sidecar))
+    with pytest.raises(ModelError, match="quant_algo"):
+        kvproof.load_model(tmp_path)
+
+
+def test_a_sidecar_of_the_cache_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    only = {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(only))
+    found = kvproof.load_model(tmp_path).quantization
+    assert found is not None
+    assert (found.default, found.kv_dtype) == (None, "fp8_e4m3")
 
 
 def test_failures_of_the_hub_say_what_to_do(

@@ -69,7 +69,7 @@ def _from_json(path: Path, config: Mapping[str, Any]) -> Model:
     if "model_type" not in config:
         translated = from_params(config)
         if translated is not None:
-            return read_config(translated, name=name, source=source)
+            return noted(read_config(translated[0], name=name, source=source), translated[1])
     return read_any_config(config, name=name, source=source)
 
 
@@ -93,27 +93,56 @@ def _read_folder(folder: Path) -> Model:
 
 def first_model(files: list[Path], folder: Path) -> Path:
     """The one model among GGUF files: projectors and later parts of a split left out."""
-    models = [
-        file
-        for file in files
-        if "mmproj" not in file.name and ("-of-" not in file.name or "-00001-of-" in file.name)
-    ]
+    models = [file for file in files if is_first_part(file.name)]
     if len(models) == 1:
         return models[0]
     names = ", ".join(file.name for file in models[:4])
     raise ModelError(f"{folder} holds {len(models)} GGUF models: {names}", hint="name one of them")
 
 
+# GGUF files that lie beside models and are none: projectors, calibration, drafts.
+_BESIDE = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+
+
+def is_first_part(name: str) -> bool:
+    """Whether a GGUF file of this name is a model, or the first part of a split one.
+
+    Source: llama.cpp's common/download.cpp (gguf_filename_is_model).
+    """
+    file = name.rpartition("/")[2].lower()
+    first = "-of-" not in file or "-00001-of-" in file
+    return first and not any(sign in file for sign in _BESIDE)
+
+
 def _from_config(folder: Path, name: str) -> Model:
     config = read_json(folder / name)
-    config = (from_params(config) or config) if name == "params.json" else config
+    notes: tuple[str, ...] = ()
+    if name == "params.json":
+        config, notes = from_params(config) or (config, ())
     sidecar = folder / "hf_quant_config.json"
     if sidecar.is_file() and "quantization_config" not in config:
-        section = read_json(sidecar).get("quantization")
-        if isinstance(section, Mapping):
-            config = {**config, "quantization_config": {"quant_method": "modelopt", **section}}
+        config = quantized_by(config, read_json(sidecar))
     source = Source(origin="path", location=str(folder / name))
-    return read_any_config(config, name=folder.resolve().name, source=source)
+    return noted(read_any_config(config, name=folder.resolve().name, source=source), notes)
+
+
+def noted(model: Model, notes: tuple[str, ...]) -> Model:
+    """The model with more notes."""
+    return msgspec.structs.replace(model, notes=(*model.notes, *notes))
+
+
+def quantized_by(config: dict[str, Any], sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with ModelOpt's own file beside it (hf_quant_config.json) as its section.
+
+    Raises ModelError for a file that says no quantization: it lies there to say one.
+    """
+    section = sidecar.get("quantization")
+    if not isinstance(section, Mapping) or "quant_algo" not in section:
+        raise ModelError(
+            "hf_quant_config.json names no quantization (quant_algo)",
+            hint="correct it, or remove it for unquantized weights",
+        )
+    return {**config, "quantization_config": {"quant_method": "modelopt", **section}}
 
 
 def read_any_config(config: Mapping[str, Any], *, name: str, source: Source) -> Model:

@@ -6,6 +6,7 @@ rules hold: HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME. The commit read is r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,8 @@ import msgspec
 
 from kvproof.errors import HubError, ModelError
 from kvproof.model.byte_source import RangedBytes
-from kvproof.model.formats import read_any_config, read_json
+from kvproof.model.formats import is_first_part, noted, quantized_by, read_any_config, read_json
+from kvproof.model.names import HubName, parse_hub_name
 from kvproof.model.params_json import from_params
 from kvproof.model.read import read_config
 from kvproof.model.safetensors import INDEX, SINGLE, index_files, read_files
@@ -28,8 +30,8 @@ _PATIENCE = 15.0
 class Hub(Protocol):
     """What is asked of the hub; tests put a stand-in here."""
 
-    def revision(self, repo_id: str) -> tuple[str | None, list[str]]:
-        """The commit of the default branch and its file names."""
+    def revision(self, repo_id: str, wanted: str | None = None) -> tuple[str | None, list[str]]:
+        """The commit of `wanted` (the default branch without one) and its file names."""
 
     def download(self, repo_id: str, name: str, revision: str | None) -> Path:
         """A small file, from the cache or fetched."""
@@ -40,61 +42,69 @@ class Hub(Protocol):
         """A range of a large file."""
 
 
-def read_hub(repo_id: str, *, offline: bool = False, hub: Hub | None = None) -> Model:
+def read_hub(name: str | HubName, *, offline: bool = False, hub: Hub | None = None) -> Model:
     """The model of a hub repository. Raises HubError with what to do when it can't be had.
 
-    `offline` reads the local cache only. `org/name/file.gguf` names one file of a repository.
+    `offline` reads the local cache only. Everything is read at the one commit that
+    `source.revision` names.
     """
+    asked = parse_hub_name(name) if isinstance(name, str) else name
+    if asked is None:
+        raise HubError(f"{str(name)[:80]!r} is no hub name", hint="write org/name")
     client = hub or HuggingFace(offline=offline)
-    repo_id, wanted = split_name(repo_id)
-    revision, files = client.revision(repo_id)
-    source = Source(origin="hub", location=repo_id, revision=revision)
-    if wanted is not None or "config.json" not in files:
-        return _without_config(client, repo_id, wanted, files, source)
-    config = read_json(client.download(repo_id, "config.json", revision))
-    config = _with_sidecar(client, repo_id, config, files, revision)
-    model = read_any_config(config, name=repo_id, source=source)
-    return _with_weights(client, model, repo_id, files, revision)
+    revision, files = client.revision(asked.repo, asked.revision)
+    source = Source(origin="hub", location=asked.repo, revision=revision)
+    if asked.pinned or "config.json" not in files:
+        return _without_config(client, asked, files, source)
+    config = read_json(client.download(asked.repo, "config.json", revision))
+    config = _with_sidecar(client, asked.repo, config, files, revision)
+    model = read_any_config(config, name=asked.repo, source=source)
+    return _with_weights(client, model, asked.repo, files, revision)
 
 
-def split_name(text: str) -> tuple[str, str | None]:
-    """Repository and, where a third part follows, the file in it."""
-    parts = text.split("/", 2)
-    return ("/".join(parts[:2]), parts[2]) if len(parts) == 3 else (text, None)
-
-
-def _without_config(
-    client: Hub, repo_id: str, wanted: str | None, files: list[str], source: Source
-) -> Model:
+def _without_config(client: Hub, asked: HubName, files: list[str], source: Source) -> Model:
     """A repository of GGUF files, or one with a params.json."""
+    repo = asked.repo
     ggufs = [name for name in files if name.endswith(".gguf")]
-    if wanted is None and not ggufs and "params.json" in files:
-        params = read_json(client.download(repo_id, "params.json", source.revision))
-        return read_config(from_params(params) or params, name=repo_id, source=source)
-    name = wanted or _one_gguf(repo_id, ggufs)
-    if wanted is not None and wanted not in files:
-        raise HubError(f"{repo_id} has no file {wanted[:80]!r}", hint="see its files on the hub")
-    return _read_gguf(client, repo_id, name, source)
+    if not asked.pinned and not ggufs and "params.json" in files:
+        params = read_json(client.download(repo, "params.json", source.revision))
+        config, notes = from_params(params) or (params, ())
+        return noted(read_config(config, name=repo, source=source), notes)
+    if asked.file is not None and asked.file not in files:
+        raise HubError(f"{repo} has no file {asked.file[:80]!r}", hint="see its files on the hub")
+    return _read_gguf(client, repo, asked.file or _one_gguf(asked, ggufs), source)
 
 
-def _one_gguf(repo_id: str, names: list[str]) -> str:
-    """The one model of a repository; where there are several, the user says which."""
-    models = [
-        name
-        for name in names
-        if "mmproj" not in name and ("-of-" not in name or "-00001-of-" in name)
-    ]
-    if len(models) == 1:
-        return models[0]
+def _one_gguf(asked: HubName, names: list[str]) -> str:
+    """The one model that is meant; where there are several, the user says which."""
+    inside = f"{asked.folder}/" if asked.folder else ""
+    models = [name for name in names if name.startswith(inside) and is_first_part(name)]
     if not models:
         raise HubError(
-            f"{repo_id} has no config.json and no GGUF file", hint="name another repository"
+            f"{asked.repo} has no config.json and no GGUF file", hint="name another repository"
         )
-    some = ", ".join(models[:5])
-    raise HubError(
-        f"{repo_id} holds {len(models)} GGUF models: {some}",
-        hint=f"name one: {repo_id}/{models[0]}",
-    )
+    if asked.tag is not None:
+        models = _tagged(asked.tag, models)
+    if len(models) == 1:
+        return models[0]
+    some = ", ".join(models[:5]) or ", ".join(n for n in names[:5])
+    what = f"{len(models)} GGUF models" if models else f"no GGUF model {asked.tag}"
+    first = (models or names)[0]
+    raise HubError(f"{asked.repo} holds {what}: {some}", hint=f"name one: {asked.repo}/{first}")
+
+
+def _tagged(tag: str, models: list[str]) -> list[str]:
+    """The first file of a quantization, by llama.cpp's rule (common/download.cpp).
+
+    A file's name holds the tag before a dot or a dash. Without a tag: Q4_K_M, Q8_0, any.
+    """
+    tags = ("Q4_K_M", "Q8_0", "") if tag.lower() == "latest" else (tag,)
+    for wanted in tags:
+        pattern = re.compile(re.escape(wanted) + "[.-]", re.IGNORECASE)
+        found = [name for name in models if pattern.search(name)]
+        if found:
+            return found[:1]
+    return []
 
 
 def _read_gguf(client: Hub, repo_id: str, name: str, source: Source) -> Model:
@@ -119,10 +129,7 @@ def _with_sidecar(
     name = "hf_quant_config.json"
     if name not in files or "quantization_config" in config:
         return config
-    section = read_json(client.download(repo_id, name, revision)).get("quantization")
-    if not isinstance(section, dict):
-        return config
-    return {**config, "quantization_config": {"quant_method": "modelopt", **section}}
+    return quantized_by(config, read_json(client.download(repo_id, name, revision)))
 
 
 def _with_weights(
@@ -168,29 +175,40 @@ class HuggingFace:
         self._lib, self._utils = huggingface_hub, utils
         self.offline = offline or bool(constants.HF_HUB_OFFLINE)
 
-    def revision(self, repo_id: str) -> tuple[str | None, list[str]]:
+    def revision(self, repo_id: str, wanted: str | None = None) -> tuple[str | None, list[str]]:
         """Commit and files; offline, those of the snapshot in the cache."""
         if self.offline:
-            return self._cached(repo_id)
-        info = self._ask(repo_id, lambda: self._lib.HfApi().model_info(repo_id, timeout=_PATIENCE))
+            return self._cached(repo_id, wanted)
+        ask = self._lib.HfApi().model_info
+        info = self._ask(repo_id, lambda: ask(repo_id, revision=wanted, timeout=_PATIENCE))
         return info.sha, [sibling.rfilename for sibling in info.siblings or ()]
 
-    def _cached(self, repo_id: str) -> tuple[str | None, list[str]]:
-        path = self._ask(
-            repo_id,
-            lambda: self._lib.hf_hub_download(repo_id, "config.json", local_files_only=True),
+    def _cached(self, repo_id: str, wanted: str | None) -> tuple[str, list[str]]:
+        """The snapshot of `wanted`: by its branch, as a commit, else the one read last."""
+        from huggingface_hub import constants
+
+        folder = Path(constants.HF_HUB_CACHE) / f"models--{repo_id.replace('/', '--')}"
+        snapshots = folder / "snapshots"
+        reference = folder / "refs" / (wanted or "main")
+        names = [wanted] if wanted else []
+        if reference.is_file():
+            names.insert(0, reference.read_text(encoding="utf-8").strip()[:100])
+        if wanted is None and snapshots.is_dir():
+            dated = sorted(snapshots.iterdir(), key=lambda path: path.stat().st_mtime)
+            names += [path.name for path in reversed(dated)]
+        for name in names:
+            found = snapshots / name
+            files = [p.relative_to(found).as_posix() for p in found.rglob("*") if p.is_file()]
+            if files:
+                return name, sorted(files)
+        asked = f"{repo_id}@{wanted}" if wanted else repo_id
+        raise HubError(
+            f"{asked[:100]} is not in the local cache and the hub is not asked",
+            hint="go online once, or unset HF_HUB_OFFLINE",
         )
-        folder = Path(path).parent
-        return folder.name, [file.name for file in folder.iterdir()]
 
     def download(self, repo_id: str, name: str, revision: str | None) -> Path:
-        """A small file through the hub's cache.
-
-        The config is asked for by the branch's name, so that the cache knows which commit the
-        branch stood at and an offline start finds it.
-        """
-        if name == "config.json" and not self.offline:
-            revision = None
+        """A small file through the hub's cache, at the commit that everything is read at."""
         return Path(
             self._ask(
                 repo_id,

@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
 from kvproof.errors import HubError, ModelError
 from kvproof.model import catalog
+from kvproof.model.names import parse_hub_name
 from kvproof.model.types import Model, Source
 
-_HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}(/[\w./-]{1,200}\.gguf)?$")
+# Names of Ollama that stand for a hub repository.
+_OLLAMAS_HUBS = ("hf.co/", "huggingface.co/")
 
 
 def load(source: str | PathLike[str] | Mapping[str, Any], *, offline: bool = False) -> Model:
     """The model that `source` describes; see kvproof.load_model.
 
-    Order for a string: an existing path, a catalogue name, a hub id; `hf:org/name` asks the hub
-    even for a name that the catalogue holds, and `ollama:NAME` the local store of Ollama.
+    Order for a string: an existing path, a catalogue name, a hub name (kvproof.model.names);
+    `hf:org/name` asks the hub even for a name that the catalogue holds, and `ollama:NAME` the
+    local store of Ollama.
     """
     if isinstance(source, Mapping):
         return _from_dict(source)
-    if isinstance(source, str) and source.startswith("ollama:"):
-        from kvproof.model.ollama_store import read_ollama
-
-        return read_ollama(source.removeprefix("ollama:"))
-    path = _expanded(source)
-    if isinstance(source, PathLike) or _is_path(str(source), path):
+    text = str(source).strip() if isinstance(source, str) else str(source)
+    if not text:
+        raise ModelError("the model's name is empty", hint="give a name, a path or a hub name")
+    if isinstance(source, str) and text.startswith("ollama:"):
+        return _from_ollama(text.removeprefix("ollama:").removeprefix("//"), offline=offline)
+    text = text.removeprefix("file://")
+    path = _expanded(text)
+    if isinstance(source, PathLike) or _is_path(text, path):
         from kvproof.model.formats import read_path
 
         return read_path(path)
-    return _by_name(str(source), offline=offline)
+    return _by_name(text, offline=offline)
+
+
+def _from_ollama(name: str, *, offline: bool) -> Model:
+    """Of Ollama's store; a hub model that it has not pulled yet is asked of the hub."""
+    from kvproof.model.ollama_store import holds, read_ollama
+
+    hub = name.startswith(_OLLAMAS_HUBS) and not holds(name)
+    asked = parse_hub_name(name) if hub else None
+    if asked is None:
+        return read_ollama(name)
+    from kvproof.model.hub import read_hub
+
+    return read_hub(structs.replace(asked, tag=asked.tag or "latest"), offline=offline)
 
 
 def _expanded(source: str | PathLike[str]) -> Path:
@@ -52,7 +69,7 @@ def _is_path(text: str, path: Path) -> bool:
             return True
     except (OSError, ValueError):
         raise ModelError(f"{text[:80]!r} is no usable path", hint="check the name") from None
-    if _HUB_ID.match(text) and text.count("/") == 2 and text.endswith(".gguf"):
+    if "://" in text or (text.count("/") >= 2 and text.endswith(".gguf") and _on_hub(text)):
         return False  # a file of a hub repository
     return text.endswith((".json", ".gguf", ".safetensors")) or text.startswith(
         ("/", "./", "../", "~")
@@ -73,23 +90,33 @@ def _from_dict(config: Mapping[str, Any]) -> Model:
     )
 
 
+def _on_hub(text: str) -> bool:
+    return not text.startswith(("/", ".", "~")) and parse_hub_name(text) is not None
+
+
 def _by_name(name: str, *, offline: bool) -> Model:
-    forced = name.startswith("hf:")
-    name = name.removeprefix("hf:")
-    found = None if forced else catalog.find(name)
+    """A model of the catalogue, or of the hub."""
+    asked = parse_hub_name(name)
+    forced = name.startswith("hf:") or "://" in name
+    found = None if forced or "@" in name or ":" in name else catalog.find(name)
     if found is not None:
         return _from_catalog(name, found)
-    if not _HUB_ID.match(name):
+    if asked is None:
         raise catalog.no_such_model(name)
     from kvproof.model.hub import read_hub
 
     try:
-        return read_hub(name, offline=offline)
+        return read_hub(asked, offline=offline)
     except HubError as error:
-        if offline and not forced:
-            raise catalog.no_such_model(name) from None
-        if forced:
+        known = None if asked.pinned or name.startswith("hf:") else catalog.find(asked.repo)
+        if known is not None:
+            model = _from_catalog(asked.repo, known)
+            note = f"the catalogue's config is taken, not the hub's ({error.message})"
+            return structs.replace(model, notes=(note, *model.notes))
+        if forced or asked.pinned or asked.revision:
             raise
+        if offline:
+            raise catalog.no_such_model(name) from None
         raise HubError(
             f"{name!r} is not in the catalogue, and the hub: {error.message}", hint=error.hint
         ) from error
@@ -104,4 +131,4 @@ def _from_catalog(asked: str, found: catalog.Found) -> Model:
     model = read_config(found.config(), name=asked, source=source)
     if found.assumption is None:
         return model
-    return msgspec.structs.replace(model, notes=(found.assumption, *model.notes))
+    return structs.replace(model, notes=(found.assumption, *model.notes))

@@ -36,6 +36,11 @@ def read_ollama(name: str, *, store: Path | None = None) -> Model:
     return read_manifest(path)
 
 
+def holds(name: str, *, store: Path | None = None) -> bool:
+    """Whether the local store has the model that Ollama calls `name`."""
+    return manifest_path(name, store or store_folder()).is_file()
+
+
 def manifest_path(name: str, store: Path) -> Path:
     """The manifest's place in the store: registry, namespace, model, tag."""
     if not _NAME.match(name) or ".." in name:

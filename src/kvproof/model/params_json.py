@@ -8,15 +8,20 @@ from typing import Any
 from kvproof.errors import ModelError
 
 Params = Mapping[str, Any]
+_CONTEXT = ("max_position_embeddings", "max_seq_len", "model_max_length")
+_MISTRAL_CONTEXT = 131_072  # transformers' MistralConfig
 
 
-def from_params(params: Params) -> dict[str, Any] | None:
-    """The config that `params` equals, None when it is no such file."""
+def from_params(params: Params) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """The config that `params` equals and notes on what it leaves out; None for no such file."""
     if "dim" not in params or "n_layers" not in params:
         return None
-    if "hidden_dim" in params:
-        return _mistral(params)
-    return _llama(params)
+    config = _mistral(params) if "hidden_dim" in params else _llama(params)
+    if any(params.get(key) for key in _CONTEXT):
+        return config, ()
+    length = config.get("max_position_embeddings", _MISTRAL_CONTEXT)
+    note = f"params.json says no trained context: {length:,} tokens, its class's own, are assumed"
+    return config, (note,)
 
 
 def _need(params: Params, key: str, default: int | None = None) -> int:
@@ -45,9 +50,8 @@ def _mistral(params: Params) -> dict[str, Any]:
         "sliding_window": params.get("sliding_window"),
         "torch_dtype": "bfloat16",
     }
-    context = params.get("max_position_embeddings") or params.get("max_seq_len")
-    if context is not None:
-        config["max_position_embeddings"] = context
+    context = next((params[key] for key in _CONTEXT if params.get(key)), None)
+    config["max_position_embeddings"] = context or _MISTRAL_CONTEXT
     moe = params.get("moe")
     if "kv_lora_rank" in params:
         return config | _latent(params, moe if isinstance(moe, Mapping) else {})

@@ -332,6 +332,8 @@ def _mxfp4(section: Mapping[str, Any]) -> Quantization:
 def _modelopt(section: Mapping[str, Any]) -> Quantization:
     section = _mapping(section.get("quantization", section), "quantization")
     algorithm = str(section.get("quant_algo")).upper()
+    only_cache = section.get("quant_algo", "") is None  # written as null: just the cache
+    part = algorithm == "MIXED_PRECISION" or only_cache
     named = [
         (name, _modelopt_scheme(str(_mapping(row, "quantized_layers").get("quant_algo"))))
         for name, row in _mapping(section.get("quantized_layers") or {}, "quantized_layers").items()
@@ -340,7 +342,7 @@ def _modelopt(section: Mapping[str, Any]) -> Quantization:
     asked = section.get("kv_cache_quant_algo") or section.get("kv_cache_scheme")
     return Quantization(
         method="modelopt",
-        default=None if algorithm == "MIXED_PRECISION" else _modelopt_scheme(algorithm),
+        default=None if part else _modelopt_scheme(algorithm),
         ignore=(*_ALWAYS_KEPT, *ignore),
         named=tuple(named[:_MAX_PATTERNS]),
         kv_dtype=_KV_TYPES.get(asked.lower()) if isinstance(asked, str) else _kv_scheme(asked),
