@@ -36,7 +36,10 @@ def test_the_readmes_python_runs() -> None:
     [
         line.split("#")[0].strip()
         for line in (ROOT / "README.md").read_text().splitlines()
-        if line.startswith("kvproof ") and "path/to" not in line and "  kvproof" not in line
+        if line.startswith("kvproof ")
+        # these need a file of the reader's, a server, or torch (tests/observe, tests/lab run them)
+        and not any(words in line for words in ("path/to", "localhost", "kvproof lab"))
+        and "  kvproof" not in line
     ],
 )
 def test_the_readmes_commands_run(line: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Observe: what engines print at start, held against what is predicted, and what was learned."""
+"""Observe: what engines print at start and servers report, held against what is predicted, and what was learned."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvproof.observe.check import Report, check
     from kvproof.observe.figures import Figure, Log
+    from kvproof.observe.probing.probe import Probe, probe
     from kvproof.observe.read import read_log
 
 _HOMES = {
     "Figure": "kvproof.observe.figures",
     "Log": "kvproof.observe.figures",
+    "Probe": "kvproof.observe.probing.probe",
     "Report": "kvproof.observe.check",
     "check": "kvproof.observe.check",
+    "probe": "kvproof.observe.probing.probe",
     "read_log": "kvproof.observe.read",
 }
 
-__all__ = ["Figure", "Log", "Report", "check", "read_log"]
+__all__ = ["Figure", "Log", "Probe", "Report", "check", "probe", "read_log"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from kvproof.engine.base import Capacity, Deployment, engine_module
+from kvproof.engine.base import Budget, Capacity, Deployment, engine_module
 from kvproof.model.types import Model
 from kvproof.observe.compare import Comparison, compared
 from kvproof.observe.figures import Figure, Log
+from kvproof.units import GIB
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +54,10 @@ def _two_pools(log: Log) -> Pool | None:
 
 
 def capacity_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison]:
-    """Tokens, blocks and concurrency predicted from the printed memory."""
-    pool = printed_pool(log)
+    """Tokens, blocks and concurrency predicted from the printed memory, or else from the blocks."""
+    pool, known = printed_pool(log), "available_kv_memory"
+    if pool is None:
+        pool, known = pool_of_blocks(log, model, deployment), "num_blocks"
     if pool is None or pool.value <= 0:
         return []
     module = engine_module(deployment.engine.name)
@@ -69,12 +72,13 @@ def capacity_rows(log: Log, model: Model, deployment: Deployment) -> list[Compar
         ("num_blocks", lambda c: c.num_blocks),
         ("max_concurrency", lambda c: c.max_concurrency),
         ("attention_block_size", lambda c: c.block_size),
+        ("scheduler_block_size", _smallest_block),
         ("tokens_per_block", lambda c: c.block_size),
     )
     rows = []
     for name, answer in questions:
         figure = log.smallest(name) if name == "num_blocks" else log.get(name)
-        if figure is not None and not _skipped(log, figure):
+        if figure is not None and name != known and not _skipped(log, figure):
             ends = (answer(low), answer(high))
             slack = middle.block_size if name == "kv_cache_tokens" else 1
             slack = slack if name in ("kv_cache_tokens", "num_blocks") else 0
@@ -89,6 +93,41 @@ def capacity_rows(log: Log, model: Model, deployment: Deployment) -> list[Compar
                 )
             )
     return rows
+
+
+def _smallest_block(capacity: Capacity) -> int:
+    """The scheduler's unit: the smallest block of the groups that keep tokens."""
+    return min((g.block_size for g in capacity.groups), default=capacity.block_size)
+
+
+def pool_of_blocks(log: Log, model: Model, deployment: Deployment) -> Pool | None:
+    """The bytes that the printed blocks take, where the memory itself is not printed."""
+    figure = log.smallest("num_blocks")
+    if figure is None or log.engine == "tensorrt_llm":
+        return None
+    any_size: Capacity = engine_module(deployment.engine.name).capacity(model, deployment, GIB)
+    value = figure.value * any_size.bytes_per_block
+    return Pool(value=value, low=value, high=value, line=figure.line)
+
+
+def planned_rows(
+    log: Log, model: Model, deployment: Deployment, budget: Budget
+) -> list[Comparison]:
+    """Blocks, or tokens, predicted from the flags and the GPU where no memory is printed."""
+    name = "num_blocks" if log.get("num_blocks") is not None else "kv_cache_tokens"
+    figure = log.smallest(name)
+    if figure is None or printed_pool(log) is not None:
+        return []
+    module = engine_module(deployment.engine.name)
+
+    def at(size: int) -> int:
+        answer: Capacity = module.capacity(model, deployment, max(0, size))
+        return answer.num_blocks if name == "num_blocks" else answer.tokens
+
+    low, high = (at(size) for size in budget.interval)
+    cause = "a term of the memory budget: the start-up log names them (kvproof check)"
+    row = compared(figure, at(budget.kv_bytes), low=low, high=high, exact=False, cause=cause)
+    return [row]
 
 
 def _skipped(log: Log, figure: Figure) -> bool:

@@ -14,11 +14,12 @@ from kvproof.model.types import Model
 from kvproof.observe.advice import advice, fits
 from kvproof.observe.budget_rows import budget_rows
 from kvproof.observe.buffer_rows import buffer_rows
-from kvproof.observe.capacity_rows import capacity_rows
+from kvproof.observe.capacity_rows import capacity_rows, planned_rows
 from kvproof.observe.compare import Comparison
 from kvproof.observe.deploy import Setup, setup_of
 from kvproof.observe.figures import Log
 from kvproof.observe.ledger import ledger_rows
+from kvproof.observe.model_rows import model_rows
 from kvproof.observe.read import read_log
 from kvproof.terms import Term
 
@@ -113,12 +114,12 @@ def _model(log: Log, given: Any, warnings: list[str], *, offline: bool) -> Model
     if given is not None:
         return load(given, offline=offline)
     if log.model is None:
-        warnings.append("the log names no model: only its own figures are compared")
+        warnings.append("no model is named: figures are compared with each other only")
         return None
     try:
         return load(log.model, offline=offline)
     except (HubError, KvproofError) as error:
-        warnings.append(f"{error.message}: only the log's own figures are compared")
+        warnings.append(f"{error.message}: figures are compared with each other only")
         return None
 
 
@@ -167,10 +168,12 @@ def _budgets(
     budget: Budget = engine_module(deployment.engine.name).budget(model, deployment)
     if overheads is not None:
         budget = adjusted(budget, overheads)
-    return budget_rows(log, budget, deployment.accelerator.memory_bytes), budget.terms
+    memory = deployment.accelerator.memory_bytes
+    rows = [*budget_rows(log, budget, memory), *planned_rows(log, model, deployment, budget)]
+    return rows, budget.terms
 
 
 def _buffers(
     log: Log, model: Model, deployment: Deployment, overheads: Overheads | None
 ) -> tuple[list[Comparison], tuple[Term, ...]]:
-    return buffer_rows(log, model, deployment), ()
+    return [*model_rows(log, model), *buffer_rows(log, model, deployment)], ()

@@ -47,7 +47,7 @@ def setup_of(log: Log, gpu: str | None = None) -> Setup:
     if log.version and _reads(f"{engine}@{log.version}"):
         engine = f"{engine}@{log.version}"
     else:
-        assumptions.append(f"the log names no {log.program} version: newest rules")
+        assumptions.append(f"no {log.program} version is named: newest rules")
     name = gpu or _gpu_of(log, assumptions)
     flags, dropped = _flags(engine, name, log)
     if dropped:
@@ -85,7 +85,7 @@ def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
     total = log.value("total_gpu_memory")
     found = by_memory(total) if total else None
     if found is None:
-        assumptions.append("the log names no GPU: give --gpu for the memory budget")
+        assumptions.append("no GPU is named: give --gpu for the memory budget")
         return None
     assumptions.append(f"the GPU is taken for {found.name}, by its {total / 2**30:.2f} GiB")  # type: ignore[operator]
     return found.name

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Unit = Literal["B", "token", "block", "layer", "sequence", "x", "%", "B/token", "1"]
+Unit = Literal["B", "token", "block", "layer", "sequence", "x", "%", "B/token", "s", "1"]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ def ledger_rows(log: Log) -> list[Comparison]:
         "tensorrt_llm": (_trt_share,),
         "llamacpp": (_llama_sums,),
     }
-    return [row for make in makers[log.engine] for row in make(log)]
+    return [row for make in makers.get(log.engine, ()) for row in make(log)]
 
 
 def _sum_row(figure: Figure, value: float, step: float, name: str, cause: str) -> Comparison:

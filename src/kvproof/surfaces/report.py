@@ -7,6 +7,7 @@ from typing import Any
 from kvproof.observe.check import Report
 from kvproof.observe.compare import Comparison
 from kvproof.surfaces.text import heading, paint, table
+from kvproof.units import show_seconds
 
 _LABELS = {
     "available_kv_memory": "memory for the cache",
@@ -20,6 +21,7 @@ _LABELS = {
     "total_gpu_memory": "the GPU's memory",
     "attention_block_size": "tokens a block",
     "tokens_per_block": "tokens a block",
+    "scheduler_block_size": "tokens a block",
     "state_pool": "state pool",
     "compute_buffer": "compute buffer",
 }
@@ -32,19 +34,23 @@ def report_text(report: Report) -> str:
     about = [report.model or "model unknown", report.gpu or "GPU unknown"]
     parts = [f"{heading(head)}\n  " + ", ".join(about) + f"; {log.lines:,} lines read"]
     if report.rows:
-        parts.append(f"{heading('Printed against predicted')}\n{_table(report.rows)}")
+        parts.append(f"{heading('Printed against predicted')}\n{comparisons(report.rows)}")
     if report.ledger:
-        parts.append(f"{heading('The log against itself')}\n{_table(report.ledger)}")
+        parts.append(f"{heading('The log against itself')}\n{comparisons(report.ledger)}")
     if not report.rows:
         parts.append(f"{heading('Printed')}\n{_figures(report)}")
-    parts += [_list("Assumed", report.assumptions), _list("Does not fit", log.problems[:3], "red")]
-    parts.append(_list("What to change", report.advice))
-    parts.append(_verdict(report))
+    parts += [
+        listed("Assumed", report.assumptions),
+        listed("Does not fit", log.problems[:3], "red"),
+    ]
+    parts.append(listed("What to change", report.advice))
+    parts.append(verdict(report))
     return "\n\n".join(part for part in parts if part)
 
 
-def _table(rows: tuple[Comparison, ...]) -> str:
-    head = ["figure", "predicted", "printed", "difference", "", "because"]
+def comparisons(rows: tuple[Comparison, ...], word: str = "printed") -> str:
+    """Each figure predicted and as the engine gave it (`word`), the difference and its cause."""
+    head = ["figure", "predicted", word, "difference", "", "because"]
     body = [
         [
             _LABELS.get(row.name, row.name.replace("_", " ")),
@@ -70,19 +76,23 @@ def _figures(report: Report) -> str:
 def _show(value: float, unit: str) -> str:
     if unit == "B":
         return f"{value / 2**30:.2f} GiB" if abs(value) >= 2**30 else f"{value / 2**20:.2f} MiB"
+    if unit == "s":
+        return show_seconds(value)
     if unit == "x":
         return f"{value:.2f}x"
     return f"{value:,.0f}" if unit in ("token", "block", "sequence") else f"{value:,.4g}"
 
 
-def _list(title: str, lines: tuple[str, ...], style: str | None = None) -> str:
+def listed(title: str, lines: tuple[str, ...], style: str | None = None) -> str:
+    """A titled list; nothing when it is empty."""
     if not lines:
         return ""
     shown = "\n".join(f"  {line[:400]}" for line in lines)
     return f"{heading(title)}\n{paint(shown, style) if style else shown}"
 
 
-def _verdict(report: Report) -> str:
+def verdict(report: Report, word: str = "printed") -> str:
+    """The last line: what is off, or that nothing is."""
     if report.off:
         names = ", ".join(_LABELS.get(row.name, row.name) for row in report.off)
         return paint(f"Off: {names}", "red")
@@ -90,7 +100,7 @@ def _verdict(report: Report) -> str:
         return paint("The log says that it does not fit.", "red")
     if not report.rows:
         return "Nothing was predicted: name the model and the GPU."
-    return paint("Every printed figure lies where it was predicted.", "green")
+    return paint(f"Every {word} figure lies where it was predicted.", "green")
 
 
 def report_result(report: Report) -> dict[str, Any]:

@@ -21,6 +21,7 @@ COMMANDS = {
     "compare": ("compare", "Several models, deployments or attention designs side by side."),
     "capacity": ("capacity", "What a given amount of cache memory holds under an engine."),
     "check": ("check", "Read an engine's start-up log and say which assumption is off."),
+    "probe": ("probe", "Ask a running server what it holds, against what is predicted."),
     "models": ("lists", "The bundled catalogue of models."),
     "gpus": ("lists", "The table of GPUs and other accelerators."),
     "lab": ("lab", "Run a real KV cache and measure what each mechanism costs."),
