@@ -115,3 +115,56 @@ def test_an_index_may_not_point_elsewhere(tmp_path: Path) -> None:
         (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
         with pytest.raises(ModelError, match="names the file"):
             kvproof.load_model(tmp_path)
+
+
+def file_of(rows: dict[str, tuple[int, int]], behind: int) -> bytes:
+    """A file whose U8 tensors lie at the given places, with `behind` bytes after the header."""
+    header = {
+        name: {"dtype": "U8", "shape": [stop - start], "data_offsets": [start, stop]}
+        for name, (start, stop) in rows.items()
+    }
+    raw = json.dumps(header).encode()
+    return struct.pack("<Q", len(raw)) + raw + b"\0" * behind
+
+
+@pytest.mark.parametrize(
+    ("rows", "behind", "what"),
+    [
+        ({"a": (0, 10), "b": (10, 30)}, 29, "cut short: its tensors need 30 bytes, 29 are there"),
+        ({"a": (0, 10), "b": (10, 30)}, 0, "cut short"),
+        ({"a": (0, 10), "b": (10, 30)}, 31, "1 bytes follow its last tensor"),
+        ({"a": (0, 10), "b": (9, 30)}, 30, "overlap at byte 9"),
+        ({"a": (0, 10), "b": (0, 10)}, 10, "overlap at byte 0"),
+        ({"a": (0, 10), "b": (12, 30)}, 30, "leave a hole at byte 10"),
+        ({"a": (5, 10)}, 10, "leave a hole at byte 0"),
+    ],
+)
+def test_damage_is_one_clear_line(
+    rows: dict[str, tuple[int, int]], behind: int, what: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / SINGLE).write_bytes(file_of(rows, behind))
+    with pytest.raises(ModelError, match=what) as caught:
+        kvproof.load_model(tmp_path)
+    assert SINGLE in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [SINGLE, "config.json", "model.gguf"])
+def test_a_pointer_in_place_of_the_file(name: str, tmp_path: Path) -> None:
+    if name != "model.gguf":
+        (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / name).write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"
+    )
+    with pytest.raises(ModelError, match="Git LFS pointer"):
+        kvproof.load_model(tmp_path)
+
+
+def test_tensors_that_the_index_names_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "one.safetensors").write_bytes(safetensors({"a": ("BF16", [8])}))
+    names = {"a": "one.safetensors", "b": "one.safetensors"}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(ModelError, match="names 1 tensors that its files do not hold, 'b'"):
+        kvproof.load_model(tmp_path)

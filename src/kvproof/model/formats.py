@@ -16,7 +16,7 @@ from kvproof.errors import ModelError
 from kvproof.model import mlx
 from kvproof.model.params_json import from_params
 from kvproof.model.read import read_config
-from kvproof.model.safetensors import read_folder
+from kvproof.model.safetensors import POINTER, read_folder
 from kvproof.model.stored import with_checkpoint
 from kvproof.model.types import Model, Source
 
@@ -39,6 +39,8 @@ def read_path(path: Path) -> Model:
 
 
 def _read_file(path: Path) -> Model:
+    if _starts_with(path, POINTER):
+        raise _pointer(path.name)
     if path.suffix == ".gguf" or _starts_with(path, _GGUF_MAGIC):
         from kvproof.model.gguf_config import read_gguf
 
@@ -171,6 +173,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def parse_json(raw: bytes, place: str) -> Any:
     """The value of JSON text; Infinity and NaN as transformers itself writes them, a BOM or not."""
     raw = raw.removeprefix(b"\xef\xbb\xbf")
+    if raw.startswith(POINTER):
+        raise _pointer(place)
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -181,6 +185,10 @@ def parse_json(raw: bytes, place: str) -> Any:
         raise ModelError(
             f"{place} is no JSON: {str(error)[:80]}", hint="give a config.json"
         ) from None
+
+
+def _pointer(place: str) -> ModelError:
+    return ModelError(f"{place} is a Git LFS pointer, not the file", hint="git lfs pull")
 
 
 def _parse_loose(raw: bytes, place: str) -> Any:

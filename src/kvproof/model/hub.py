@@ -19,7 +19,7 @@ from kvproof.model.formats import is_first_part, noted, quantized_by, read_any_c
 from kvproof.model.names import HubName, parse_hub_name
 from kvproof.model.params_json import from_params
 from kvproof.model.read import read_config
-from kvproof.model.safetensors import INDEX, SINGLE, index_files, read_files
+from kvproof.model.safetensors import INDEX, SINGLE, check_index, index_files, read_files
 from kvproof.model.stored import with_checkpoint
 from kvproof.model.types import Model, Source
 
@@ -137,14 +137,17 @@ def _with_weights(
 ) -> Model:
     """Exact bytes from the safetensors headers; a hub that gives no ranges leaves a note."""
     try:
+        index = b""
         if INDEX in files:
-            path = client.download(repo_id, INDEX, revision)
-            names = index_files(path.read_bytes(), INDEX)
+            index = client.download(repo_id, INDEX, revision).read_bytes()
+            names = index_files(index, INDEX)
         elif SINGLE in files:
             names = (SINGLE,)
         else:
             return model
         found = read_files(names, lambda name: _ranged(client, repo_id, name, revision))
+        if index:
+            check_index(found, index, INDEX)
     except (HubError, ModelError) as error:
         note = f"weight bytes are computed, not read: {error.message}"
         return msgspec.structs.replace(model, notes=(*model.notes, note))

@@ -16,6 +16,8 @@ import msgspec
 from kvproof.errors import ModelError
 from kvproof.model.byte_source import ByteSource, FileBytes
 
+# What a Git LFS pointer begins with, where a file was not fetched.
+POINTER = b"version https://git-lfs"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _MAX_HEADER = 100 * 10**6  # the format's own limit
@@ -69,11 +71,13 @@ def read_folder(folder: Path) -> Checkpoint | None:
     if index.is_file():
         if index.stat().st_size > _MAX_INDEX_BYTES:
             raise ModelError(f"{index} is too large for an index", hint="give the real one")
-        names = index_files(index.read_bytes(), str(index))
-    elif (folder / SINGLE).is_file():
+        raw = index.read_bytes()
+        found = read_files(index_files(raw, str(index)), lambda name: FileBytes(folder / name))
+        check_index(found, raw, str(index))
+        return found
+    names = tuple(sorted(path.name for path in folder.glob("*.safetensors")))
+    if SINGLE in names:
         names = (SINGLE,)
-    else:
-        names = tuple(sorted(path.name for path in folder.glob("*.safetensors")))
     if not names:
         return None
     return read_files(names, lambda name: FileBytes(folder / name))
@@ -107,23 +111,65 @@ def index_files(raw: bytes, where: str) -> tuple[str, ...]:
     return files
 
 
+def check_index(checkpoint: Checkpoint, raw: bytes, where: str) -> None:
+    """Raise ModelError where the index names a tensor that the files do not hold."""
+    held = {tensor.name for tensor in checkpoint.tensors}
+    absent = [name for name in _decode(raw, where).get("weight_map", {}) if name not in held]
+    if absent:
+        raise ModelError(
+            f"{where} names {len(absent):,} tensors that its files do not hold, "
+            f"{absent[0][:80]!r} the first",
+            hint="download the checkpoint again",
+        )
+
+
 def read_header(source: ByteSource) -> tuple[StoredTensor, ...]:
     """The tensors of one file. Raises ModelError for anything that is no safetensors file."""
-    start = source.read(0, 8)
+    start = source.read(0, len(POINTER))
+    if start == POINTER:
+        raise ModelError(f"{source.name} is a Git LFS pointer, not the file", hint="git lfs pull")
     if len(start) < 8:
         raise _broken(source.name, "it is too short")
-    length = int.from_bytes(start, "little")
-    if length > _MAX_HEADER or (source.size is not None and length + 8 > source.size):
+    length = int.from_bytes(start[:8], "little")
+    if length > _MAX_HEADER:
         raise _broken(source.name, f"it claims a header of {length:,} bytes")
     raw = source.read(8, length)
     if len(raw) < length:
-        raise _broken(source.name, "it ends inside its header")
+        raise _broken(source.name, f"it ends inside its header of {length:,} bytes")
     header = _decode(raw, source.name)
     if len(header) > _MAX_TENSORS:
         raise _broken(source.name, f"it holds {len(header):,} tensors")
-    return tuple(
-        _tensor(name, row, source.name) for name, row in header.items() if name != "__metadata__"
-    )
+    rows = [(name, row) for name, row in header.items() if name != "__metadata__"]
+    tensors = tuple(_tensor(name, row, source.name) for name, row in rows)
+    _check_layout(sorted(_place(row) for _, row in rows), source, 8 + length)
+    return tensors
+
+
+def _place(row: dict[str, Any]) -> tuple[int, int]:
+    """Where a tensor's bytes begin and end, behind the header."""
+    return row["data_offsets"][0], row["data_offsets"][1]
+
+
+def _check_layout(places: list[tuple[int, int]], source: ByteSource, header: int) -> None:
+    """Raise ModelError unless the tensors fill the file behind its header, byte by byte.
+
+    The format wants it so: no overlap, no hole, nothing behind the last one.
+    """
+    end = 0
+    for start, stop in places:
+        if start != end:
+            what = "overlap" if start < end else "leave a hole"
+            raise _broken(source.name, f"its tensors {what} at byte {min(start, end):,}")
+        end = stop
+    if source.size is None or source.size == header + end:
+        return
+    there = source.size - header
+    if there < end:
+        raise ModelError(
+            f"{source.name} is cut short: its tensors need {end:,} bytes, {there:,} are there",
+            hint="download it again",
+        )
+    raise _broken(source.name, f"{there - end:,} bytes follow its last tensor")
 
 
 def _tensor(name: str, row: Any, where: str) -> StoredTensor:
