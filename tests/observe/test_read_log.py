@@ -217,11 +217,11 @@ def test_a_million_lines_take_seconds() -> None:
     other = 'INFO: 10.0.0.1:%d - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
     block = "".join(pattern % n for n in range(5000) for pattern in (line, other)).encode()
     start = b"INFO Available KV cache memory: 6.51 GiB\n"
-    began = time.perf_counter()
+    began = time.process_time()
     log = kvproof.read_log(io.BytesIO(start + block * 100))
     assert log.lines == 1_000_002
     assert len(log.figures) == 1
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 HOSTILE = st.lists(
@@ -269,15 +269,15 @@ def test_hostile_bytes(data: bytes) -> None:
 
 def test_repeated_figures_are_bounded() -> None:
     text = "\n".join(f"GPU KV cache size: {n} tokens" for n in range(60_000))
-    began = time.perf_counter()
+    began = time.process_time()
     log = kvproof.read_log(text + "\n")
     assert len(log.figures) <= 20_000
     assert log.dropped > 0
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_one_endless_line_is_bounded() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     text = "Available KV cache memory: 6.51 GiB\n" + "size = 1,1,1 GiB for weight, " * 400_000
     assert kvproof.read_log(text).value("available_kv_memory") is not None
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20

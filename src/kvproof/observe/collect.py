@@ -50,11 +50,13 @@ class Collector:
         self._flags: dict[str, dict[str, Any]] = {}
         self._votes: dict[str, int] = {}
         self._problems: list[str] = []
-        self._last: tuple[int, set[tuple[str, str, Any]]] = (0, set())
+        self._part = 0
+        self._last: tuple[tuple[int, int], set[tuple[str, str, Any]]] = ((0, 0), set())
         self.lines = self._dropped = 0
 
-    def line(self, index: int, raw: bytes, words: list[bytes]) -> bool:
-        """Take one line, whose words are given; whether it held anything."""
+    def line(self, index: int, raw: bytes, words: list[bytes], part: int = 0) -> bool:
+        """Take one line, whose words are given, or a part of it; whether it held anything."""
+        self._part = part
         things = things_in(raw.lower(), words)
         if not things:
             return False
@@ -106,8 +108,9 @@ class Collector:
             self._dropped += 1
             return
         key = (row.engine, name, about.get("device"))
-        if index != self._last[0]:
-            self._last = (index, set())
+        place = (index, self._part)
+        if place != self._last[0]:
+            self._last = (place, set())
         if key in self._last[1]:
             return
         self._last[1].add(key)
