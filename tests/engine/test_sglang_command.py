@@ -19,8 +19,9 @@ def test_a_pasted_launch_server() -> None:
     assert str(command.deployment.engine) == "sglang@0.5.8"
     assert dict(command.deployment.flags) == {
         "tp_size": 8, "mem_fraction_static": 0.85, "enable_dp_attention": True, "dp_size": 8,
+        "cuda_graph_bs": ["1", "2", "4"],
     }  # fmt: skip
-    assert set(command.ignored) == {"trust_remote_code", "cuda_graph_bs", "host", "port"}
+    assert set(command.ignored) == {"trust_remote_code", "host", "port"}
 
 
 def test_sglang_serve_and_equals_signs() -> None:

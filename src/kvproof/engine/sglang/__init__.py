@@ -1,9 +1,9 @@
 """SGLang: token pools of fixed pages, sized from a static share of the GPU's memory.
 
-Rules of 0.5.23 with what earlier releases did otherwise (`versions`). `kv_bytes` are the bytes of
-the attention pools, K and V buffers of all layers on one GPU as the log prints them; the state
-pool of hybrid models stands beside them. Not modelled: DeepSeek-V4's compressed pools, HiSparse,
-KV sharding, unified memory pools.
+Rules of 0.4.4 to 0.5.23 (`versions`). `kv_bytes` are the bytes of the attention pools, K and V
+buffers of all layers on one GPU as the log prints them (DeepSeek-V4: what its line calls
+available_bytes); the state pool of hybrid models and a draft's own pool stand beside them. Not
+modelled: HiSparse, KV sharding, unified memory pools, hierarchical caching's host pool.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Callable
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
 from kvproof.engine.sglang.flags import Flags, read_flags
-from kvproof.engine.sglang.memory import make_budget, state_slots
+from kvproof.engine.sglang.memory import make_budget
 from kvproof.engine.sglang.pools import Pools, make_pools
+from kvproof.engine.sglang.states import slots_a_request, state_pool
 from kvproof.model.types import Model
 from kvproof.terms import Term
 
 _SOURCE = "SGLang 0.5.23, model_executor/pool_configurator.py"
+_COMPRESSED_RUNNING = 256
 
 
 def check_flags(deployment: Deployment) -> None:
@@ -41,7 +43,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     tokens = _tokens(kv_bytes, flags, pools)
     length = flags.context_length or model.context or 2048
     pages = tokens // pools.page
-    sliding = int(tokens * pools.ratio) // pools.page * pools.page if pools.window else 0
+    sliding = pools.sliding_tokens(tokens)
     fits = 0 < length <= tokens
     return Capacity(
         num_blocks=pages,
@@ -56,7 +58,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
         error=None if fits else _misfit(length, tokens),
         terms=_terms(kv_bytes, tokens, sliding, pools),
         usable_blocks=pages,
-        max_num_seqs=_requests(tokens, length, kv_bytes, flags, pools),
+        max_num_seqs=_requests(model, tokens, length, kv_bytes, flags, pools),
         blocks_held=_holder(pools, pages, sliding),
     )
 
@@ -69,41 +71,23 @@ def cache(model: Model, request: CacheRequest, version: str | None = None) -> Ca
 
 
 def _tokens(kv_bytes: int, flags: Flags, pools: Pools) -> int:
-    if pools.cell <= 0:
-        return 0
-    tokens = int(kv_bytes // pools.cell) // pools.page * pools.page - pools.page
+    tokens = pools.tokens(kv_bytes)
     asked = flags.get("max_total_tokens")
-    if asked:
-        tokens = min(tokens, int(asked) // pools.page * pools.page)
-    return max(0, tokens)
+    return min(tokens, int(asked) // pools.page * pools.page) if asked else tokens
 
 
-def _requests(tokens: int, length: int, kv_bytes: int, flags: Flags, pools: Pools) -> int:
+def _requests(
+    model: Model, tokens: int, length: int, kv_bytes: int, flags: Flags, pools: Pools
+) -> int:
     """max_running_requests: asked or 2,048 to 4,096, never more than the states allow."""
-    asked = flags.get("max_running_requests")
+    asked = flags.get("max_running_requests", _COMPRESSED_RUNNING if pools.compressed else None)
     count = int(asked) if asked else max(min(int(tokens / length * 512), 4096), 2048)
     count = min(count, tokens // 2)
     if pools.state:
-        slots = _slots(kv_bytes, flags, pools)
-        count = min(count, slots // _slots_a_request(flags))
+        ratio = float(flags.get("mamba_full_memory_ratio", 0.9))
+        states = state_pool(model, int(kv_bytes * (1 + ratio)), flags, pools)
+        count = min(count, states.slots // slots_a_request(model, flags))
     return max(0, count)
-
-
-def _slots(kv_bytes: int, flags: Flags, pools: Pools) -> int:
-    ratio = float(flags.get("mamba_full_memory_ratio", 0.9))
-    return state_slots(int(kv_bytes * (1 + ratio)), flags, pools)[0]
-
-
-def _slots_a_request(flags: Flags) -> int:
-    if flags.get("disable_radix_cache"):
-        return 1
-    strategy = flags.get("mamba_radix_cache_strategy", "auto")
-    if strategy == "auto":
-        strategy = "extra_buffer" if flags.rules.extra_buffer else "no_buffer"
-    if strategy == "no_buffer":
-        return 3
-    single = strategy == "extra_buffer_lazy" or bool(flags.get("disable_overlap_schedule"))
-    return 4 if single else 5
 
 
 def _holder(pools: Pools, pages: int, sliding: int) -> Callable[[int], int]:

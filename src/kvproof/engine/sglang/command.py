@@ -20,6 +20,8 @@ _SWITCHES = (
     "log_requests", "show_time_cost", "prefill_only_disable_kv_cache", "use_mla",
 )  # fmt: skip
 _MODEL_OPTIONS = ("model_path", "model", "revision")
+_NOT_ENGINE = ("used", "gpu_memory", "free_memory", "max_total_kv_bytes")
+"""Flags that are kvproof's own."""
 
 
 def _start(words: Words) -> int | None:
@@ -74,7 +76,7 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     path = [name, "--revision", revision] if at else [model]
     words = ["python", "-m", "sglang.launch_server", "--model-path", *path]
     for name, value in flags.items():
-        if value is None or value is False or name in ("used", "gpu_memory"):
+        if value is None or value is False or name in _NOT_ENGINE:
             continue
         words.append(_spelled(canonical_flag(name)))
         if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """SGLang's flags: their spellings, defaults by release and GPU memory.
 
-Source: sglang/srt/server_args.py of 0.4.6, 0.5.5, 0.5.8.post1 and 0.5.12;
-sglang/srt/arg_groups/memory_hook.py of 0.5.23.
+Source: sglang/srt/server_args.py (`_handle_gpu_memory_settings`) of the releases that `versions`
+names; sglang/srt/arg_groups/memory_hook.py of 0.5.20 to 0.5.23.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ _ALIASES = {
     "mamba_scheduler_strategy": "mamba_radix_cache_strategy", "dcp": "dcp_size",
     "decode_context_parallel_size": "dcp_size", "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
 }  # fmt: skip
-# What kvproof adds: memory that the log or the user states, and a byte size for the pool.
-_OWN = ("gpu_memory", "used", "max_total_kv_bytes", "dcp_size")
+# What kvproof adds: memory that the log or the user states (`free_memory`: what is free when the
+# weights begin to load), and a byte size for the pool.
+_OWN = ("gpu_memory", "used", "free_memory", "max_total_kv_bytes", "dcp_size")
 _WHOLE = (
     "tp_size", "dp_size", "pp_size", "ep_size", "dcp_size", "context_length", "page_size",
     "max_total_tokens", "max_running_requests", "chunked_prefill_size", "max_prefill_tokens",
     "cuda_graph_max_bs", "max_mamba_cache_size", "speculative_num_draft_tokens",
+    "speculative_eagle_topk", "piecewise_cuda_graph_max_tokens",
 )  # fmt: skip
 _SHARES = ("mem_fraction_static", "swa_full_tokens_ratio", "mamba_full_memory_ratio")
 _DTYPES = (
@@ -40,15 +42,14 @@ _DTYPES = (
     "fp4_e2m1", "fp4_mx_block16", "mxfp8",
 )  # fmt: skip
 
-# (memory below, chunked prefill, graph batch with fewer than 4 GPUs, with more), MiB of the card.
-_OLD_STEPS = (
-    (20 * 1024, 2048, 8, 8), (35 * 1024, 2048, 24, 80), (60 * 1024, 4096, 32, 160),
-    (160 * 1024, 8192, 256, 512), (1 << 40, 16384, 512, 512),
+# Cards of 35 GiB and more: memory below, chunked prefill, graph batch with fewer than 4 GPUs, with
+# more (MiB of the card); below 20 GiB 2,048, 8 and 8; between, `Rules.small_card`.
+_STEPS = (
+    (60 * 1024, 4096, 32, 160), (160 * 1024, 8192, 256, 512), (1 << 40, 16384, 512, 512),
 )  # fmt: skip
-_NEW_STEPS = (
-    (20 * 1024, 2048, 8, 8), (35 * 1024, 4096, 48, 160), (60 * 1024, 4096, 32, 160),
-    (160 * 1024, 8192, 256, 512), (1 << 40, 16384, 512, 512),
-)  # fmt: skip
+_FIXED_BATCHES = ((90 * 1024, 160), (160 * 1024, 256), (1 << 40, 512))
+"""Graph batches where the reserve is fixed by the card (0.4.8 to 0.5.2)."""
+_NO_DRAFT = ("NONE", "NGRAM")
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,26 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         """A flag as given, else `default`."""
         return self.given.get(name, default)
 
+    @property
+    def algorithm(self) -> str:
+        """The speculative algorithm in capitals, NONE without one."""
+        return str(self.get("speculative_algorithm") or "NONE").upper()
+
+    @property
+    def drafts(self) -> bool:
+        """Whether a draft model or layer runs beside the target."""
+        return self.algorithm not in _NO_DRAFT
+
+    @property
+    def draft_tokens(self) -> int:
+        """Tokens verified at once; 4 where SGLang would choose (its choice is 4 or 5)."""
+        return int(self.get("speculative_num_draft_tokens", 4))
+
+    @property
+    def replicas(self) -> int:
+        """Attention data-parallel replicas in one tensor-parallel group."""
+        return self.tp // self.attention_tp
+
 
 @cache
 def known_flags() -> frozenset[str]:
@@ -81,7 +102,10 @@ _READ = frozenset(
      "disable_radix_cache", "disable_hybrid_swa_memory", "disable_overlap_schedule",
      "disable_piecewise_cuda_graph", "speculative_algorithm", "attention_backend",
      "decode_attention_backend", "dsa_prefill_backend", "dsa_decode_backend",
-     "mamba_radix_cache_strategy", "mamba_ssm_dtype", "quantization")
+     "mamba_radix_cache_strategy", "mamba_ssm_dtype", "quantization", "disable_cuda_graph",
+     "cuda_graph_bs", "enable_piecewise_cuda_graph", "disaggregation_mode", "moe_a2a_backend",
+     "enable_lora", "lora_paths", "enable_hierarchical_cache", "language_only", "load_format",
+     "disable_prefill_cuda_graph", "disable_decode_cuda_graph")
 )  # fmt: skip
 
 
@@ -118,9 +142,19 @@ def read_flags(deployment: Deployment) -> Flags:
         attention_tp=attention,
         context_length=given.get("context_length"),
         chunked_prefill_size=given.get("chunked_prefill_size", chunk),
-        graph_batch=given.get("cuda_graph_max_bs", batch),
+        graph_batch=_graph_batch(given, rules, batch),
         mem_fraction_static=given.get("mem_fraction_static"),
     )
+
+
+def _graph_batch(given: dict[str, Any], rules: Rules, default: int) -> int:
+    sizes = given.get("cuda_graph_bs")
+    if isinstance(sizes, list | tuple) and sizes:
+        return max(int(size) for size in sizes)
+    if "cuda_graph_max_bs" in given:
+        return int(given["cuda_graph_max_bs"])
+    running = given.get("max_running_requests")
+    return min(default, running) if rules.batch_by_requests and running else default
 
 
 def card_mib(deployment: Deployment) -> int | None:
@@ -132,20 +166,31 @@ def card_mib(deployment: Deployment) -> int | None:
 
 
 def _by_memory(deployment: Deployment, rules: Rules, tp: int) -> tuple[int, int]:
+    """Prefill chunk and graph batch where none are given."""
     memory = card_mib(deployment)
+    old = rules.share not in ("card", "chunk")
     if memory is None:
-        return (4096, 160) if rules.heuristic else (8192, 160)
-    if not rules.heuristic:
+        return (8192 if old else 4096), 160
+    if old:
         return (2048, 8 if tp < 4 else 80) if memory < 25_000 else (8192, 160)
-    steps = _NEW_STEPS if rules.wide_small_cards else _OLD_STEPS
-    _, chunk, few, many = next(step for step in steps if memory < step[0])
+    if memory < 20 * 1024:
+        return 2048, 8
+    if memory < 35 * 1024:
+        chunk, few, many = rules.small_card
+        return chunk, few if tp < 4 else many
+    if rules.share == "card":
+        batch = next(size for below, size in _FIXED_BATCHES if memory < below)
+        return (8192 if memory < 160 * 1024 else 16384), batch
+    _, chunk, few, many = next(step for step in _STEPS if memory < step[0])
     return chunk, few if tp < 4 else many
 
 
 def _value(name: str, value: Any) -> Any:
     try:
-        if name in ("gpu_memory", "used", "max_total_kv_bytes"):
+        if name in ("gpu_memory", "used", "free_memory", "max_total_kv_bytes"):
             return parse_bytes(value)
+        if name == "cuda_graph_bs":
+            return [int(size) for size in (value if isinstance(value, list | tuple) else [value])]
         if name in _WHOLE:
             value = int(value)
         elif name in _SHARES:

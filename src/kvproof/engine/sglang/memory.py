@@ -1,9 +1,10 @@
 """SGLang's memory: what mem_fraction_static leaves for the pools, term by term.
 
 pool = free after loading - free before loading x (1 - mem_fraction_static)
-(kv_cache_configurator.py, _profile_available_bytes; model_runner.py before 0.5.9). Activations
-and graphs live in the part left out, so they do not shrink the pool. The default of
-mem_fraction_static comes from the card's memory, the prefill chunk and the graph batch.
+(kv_cache_configurator.py, `_profile_available_bytes`; `profile_max_num_token` before 0.5.11).
+Activations and graphs live in the part left out, so they do not shrink the pool. What is free
+before loading is the card less the context and, with several ranks, the communicators; a log
+prints it as "Load weight begin. avail mem" (`free_memory=`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import msgspec
 
 from kvproof.engine.base import Budget, Deployment
-from kvproof.engine.rank_weights import rank_weight_bytes
-from kvproof.engine.sglang.flags import Flags, card_mib
-from kvproof.engine.sglang.pools import Pools
+from kvproof.engine.rank_weights import layer_weight_bytes, rank_weight_bytes
+from kvproof.engine.sglang.flags import Flags
+from kvproof.engine.sglang.pools import Pools, draft_layers
+from kvproof.engine.sglang.share import static_share
+from kvproof.engine.sglang.states import States, state_pool
 from kvproof.errors import UsageError
-from kvproof.kinds import LatentSlot
 from kvproof.model.types import Model
 from kvproof.terms import Term
 from kvproof.units import GIB, MIB
@@ -29,7 +31,6 @@ _UNIFIED = 10.0
 _CONTEXT_LOW, _CONTEXT_HIGH = 0.5, 2.5
 # Workspaces that stay allocated with the weights (attention backend, quantized kernels).
 _WEIGHT_SLACK = 0.015
-_VIT_LAYERS, _VIT_WIDTH = 24, 1024
 
 
 class Static(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +39,19 @@ class Static(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     before: int
     weights: int
+    draft_weights: int
+    images: int
     fraction: float
-    pools: int
+
+    @property
+    def kept(self) -> int:
+        """Bytes left out of the pools for activations and graphs."""
+        return int(self.before * (1 - self.fraction))
+
+    @property
+    def pools(self) -> int:
+        """Bytes for attention and state pools; below zero where the weights do not fit."""
+        return self.before - self.weights - self.draft_weights - self.images - self.kept
 
 
 def static_memory(model: Model, deployment: Deployment, flags: Flags) -> Static:
@@ -50,10 +62,17 @@ def static_memory(model: Model, deployment: Deployment, flags: Flags) -> Static:
     if total is None:
         raise UsageError("no GPU is named", hint="give gpu=... or gpu_memory=...")
     before = total - context_bytes(deployment, flags) - flags.get("used", 0)
-    weights = rank_weight_bytes(model, flags.tp, flags.pp)
-    fraction = flags.mem_fraction_static or default_fraction(model, deployment, flags, total)
-    pools = int(before - weights - before * (1 - fraction))
-    return Static(total=total, before=before, weights=weights, fraction=fraction, pools=pools)
+    if flags.get("free_memory") is not None:
+        before = min(total, flags.get("free_memory"))
+    images = isinstance(model.config.get("vision_config"), dict)
+    return Static(
+        total=total,
+        before=before,
+        weights=rank_weight_bytes(model, flags.tp, flags.pp, flags.attention_tp),
+        draft_weights=layer_weight_bytes(model, flags.tp) * draft_layers(model, flags),
+        images=flags.rules.image_cache_mib * MIB if images else 0,
+        fraction=static_share(model, deployment, flags, total),
+    )
 
 
 def context_bytes(deployment: Deployment, flags: Flags) -> int:
@@ -65,136 +84,83 @@ def context_bytes(deployment: Deployment, flags: Flags) -> int:
     return int(_CONTEXT[amd][flags.tp * flags.pp > 1] * GIB)
 
 
-def default_fraction(model: Model, deployment: Deployment, flags: Flags, total: int) -> float:
-    """mem_fraction_static where none is given."""
-    memory = card_mib(deployment) or total // MIB
-    if not flags.rules.heuristic:
-        if memory > 81_920:
-            return (memory - 13 * 1024) / memory
-        steps = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87), (1, 0.88))
-        return next(share for ranks, share in steps if flags.tp >= ranks)
-    reserved = _reserved_mib(model, flags, memory)
-    share = round((memory - reserved) / memory, 3)
-    share *= _vision_factor(model)
-    if str(flags.get("attention_backend")) == "aiter" and not flags.rules.state_padding:
-        share *= 0.85 if (flags.context_length or model.context or 0) > 8192 else 1
-    return share
-
-
-def _reserved_mib(model: Model, flags: Flags, memory: int) -> float:
-    chunk = flags.chunked_prefill_size
-    if chunk <= 0:
-        chunk = int(flags.get("max_prefill_tokens", 16384))
-    reserved = 512 + max(chunk, 2048) * 1.5 + flags.graph_batch * 2 + flags.tp * flags.pp / 8 * 1024
-    if flags.get("enable_dp_attention"):
-        reserved += flags.graph_batch * flags.dp * (4.5 if flags.graph_batch > 300 else 3)
-    if flags.rules.piecewise and not flags.get("disable_piecewise_cuda_graph"):
-        latent = any(isinstance(slot, LatentSlot) for slot in model.slots)
-        reserved += 1536 if latent else _prefill_graphs(chunk) * 8
-    if memory > 60 * 1024:
-        reserved = max(reserved, 10 * 1024)
-    algorithm = str(flags.get("speculative_algorithm") or "NONE").upper()
-    if algorithm == "STANDALONE" and flags.rules.draft_reserve_mib:
-        reserved += 6 * 1024
-    elif algorithm not in ("NONE", "NGRAM"):
-        reserved += flags.rules.draft_reserve_mib
-    return reserved
-
-
-def _prefill_graphs(chunk: int) -> int:
-    """How many prefill lengths are captured: steps that grow with the length."""
-    steps = ((32, 4), (256, 16), (512, 32), (1024, 64), (4096, 256), (1 << 30, 512))
-    count, low = 0, 0
-    for high, step in steps:
-        count += max(0, min(chunk, high) - low) // step
-        low = min(chunk, high)
-    return count
-
-
-def _vision_factor(model: Model) -> float:
-    """The cut for a vision encoder: 5 %, more or less by its size."""
-    vision = model.config.get("vision_config")
-    if not isinstance(vision, dict):
-        return 1.0
-    layers = vision.get("num_hidden_layers", _VIT_LAYERS)
-    width = vision.get("hidden_size", _VIT_WIDTH)
-    try:
-        ratio = int(layers) * int(width) ** 2 / (_VIT_LAYERS * _VIT_WIDTH**2)
-    except (TypeError, ValueError):
-        return 0.95
-    return 0.95 * max(0.8, min(1.05, 1 - 0.1 * (ratio - 1)))
-
-
 def make_budget(model: Model, deployment: Deployment, flags: Flags, pools: Pools) -> Budget:
-    """The GPU's memory down to the attention pool; states are a term of their own."""
+    """The GPU's memory down to the attention pool; states and drafts are terms of their own."""
     static = static_memory(model, deployment, flags)
-    slots, state = state_slots(static.pools, flags, pools)
-    kv = max(0, static.pools - state)
-    kv = capped(kv, flags, pools)
-    context, used = context_bytes(deployment, flags), flags.get("used", 0)
-    left = int(static.before * (1 - static.fraction))
-    unused = static.total - (static.total - static.before) - static.weights - state - kv - left
+    states = state_pool(model, static.pools, flags, pools)
+    kv, draft = _attention(static, states, flags, pools)
+    terms = _terms(static, states, pools, flags, kv, draft)
+    missing = static.total - sum(int(term.value) for term in terms)
+    if missing:
+        terms.insert(-1, _term(*_rest(missing)))
+    return Budget(kv_bytes=kv, interval=_interval(static, flags, pools, kv), terms=tuple(terms))
+
+
+def _rest(missing: int) -> tuple[str, int, str]:
+    if missing > 0:
+        return "not used", missing, "capped by max_total_tokens, or less than a page"
+    return "missing", missing, "the weights do not fit, or pools beyond what sizing counts"
+
+
+def _attention(static: Static, states: States, flags: Flags, pools: Pools) -> tuple[int, int]:
+    """Bytes of the attention pools as allocated, and of the draft's own pool."""
+    tokens = pools.sized(max(0, static.pools - states.counted))
+    asked = flags.get("max_total_tokens")
+    if asked:
+        tokens = min(tokens, int(asked) // pools.page * pools.page)
+    if tokens <= 0:
+        return 0, 0
+    kv = pools.bytes(tokens)
+    if flags.get("max_total_kv_bytes"):
+        kv = min(kv, flags.get("max_total_kv_bytes"))
+    return kv, tokens * pools.draft
+
+
+def _terms(
+    static: Static, states: States, pools: Pools, flags: Flags, kv: int, draft: int
+) -> list[Term]:
+    used = flags.get("used", 0)
+    context = static.total - static.before - used
+    given = flags.get("free_memory") is not None
     terms = [
         _term("context and other processes" if not used else "context", context,
-              "CUDA context, communicators and what else is resident",
-              low=context * _CONTEXT_LOW, high=context * _CONTEXT_HIGH),
+              "what the log prints as free, taken from the card" if given
+              else "CUDA context, communicators and what else is resident",
+              low=None if given else context * _CONTEXT_LOW,
+              high=None if given else context * _CONTEXT_HIGH),
         *([_term("other processes", used, "in use before the start, less to share out")]
           if used else []),
         _term("weights", static.weights, f"tensor shapes over {flags.tp} ranks",
               low=static.weights, high=static.weights * (1 + 2 * _WEIGHT_SLACK)),
-        _term("kept free for activations and graphs", left,
+        _term("kept free for activations and graphs", static.kept,
               f"{static.before:,} B x (1 - {static.fraction:.4f})"),
     ]  # fmt: skip
+    if static.draft_weights:
+        terms.append(_term("draft weights", static.draft_weights, "as many layers as it has"))
+    if static.images:
+        terms.append(_term("image features", static.images, "cache of the encoder's output"))
     if pools.state:
-        terms.append(_term("state pool", state, f"{slots:,} slots x {pools.state:,} B"))
-    if unused > 0:
-        terms.append(_term("not used", unused, "capped by max_total_tokens or page size"))
+        text = f"{states.slots:,} slots x {pools.state:,} B and one for padding"
+        text += f", {states.drafted:,} B for draft tokens" if states.drafted else ""
+        terms.append(_term("state pool", states.allocated, text))
+    if draft:
+        terms.append(_term("draft cache", draft, f"{pools.draft:,} B a token"))
     terms.append(_term("KV cache", kv, "what is left"))
-    missing = static.total - sum(int(term.value) for term in terms)
-    if missing:
-        terms.append(_term("missing", missing, "the weights do not fit in the static share"))
-    more = context * (_CONTEXT_HIGH - 1) * static.fraction
-    spread = int(more + 2 * _WEIGHT_SLACK * static.weights)
+    return terms
+
+
+def _interval(static: Static, flags: Flags, pools: Pools, kv: int) -> tuple[int, int]:
+    """How far the context and what stays with the weights may move the pools."""
+    context = 0 if flags.get("free_memory") is not None else static.total - static.before
+    more = int(context * (_CONTEXT_HIGH - 1) * static.fraction)
+    spread = more + int(2 * _WEIGHT_SLACK * static.weights)
     gain = int(context * (1 - _CONTEXT_LOW) * static.fraction)
     share = kv / static.pools if static.pools > 0 else 0
     interval = (max(0, kv - int(spread * share)), kv + int(gain * share))
-    if flags.get("max_total_tokens") and kv == _bytes_of(flags.get("max_total_tokens"), pools):
-        interval = (interval[0], kv)
-    return Budget(kv_bytes=kv, interval=interval, terms=tuple(terms))
-
-
-def capped(kv: int, flags: Flags, pools: Pools) -> int:
-    """`kv` under max_total_tokens and max_total_kv_bytes."""
-    if flags.get("max_total_kv_bytes"):
-        kv = min(kv, flags.get("max_total_kv_bytes"))
-    if flags.get("max_total_tokens"):
-        kv = min(kv, _bytes_of(flags.get("max_total_tokens"), pools))
-    return kv
-
-
-def _bytes_of(tokens: int, pools: Pools) -> int:
-    return round((tokens + pools.page) * pools.cell)
-
-
-def state_slots(available: int, flags: Flags, pools: Pools) -> tuple[int, int]:
-    """Slots of the state pool and its bytes when `available` bytes are left for both pools.
-
-    Given outright, one a running request without prefix caching, or solved so that states and
-    cache stand in mamba_full_memory_ratio (0.9).
-    """
-    if not pools.state:
-        return 0, 0
-    pad = int(flags.rules.state_padding)
-    fixed = flags.get("max_mamba_cache_size")
-    if fixed is None and flags.get("disable_radix_cache"):
-        fixed = flags.get("max_running_requests")
-    if fixed is not None:
-        slots = max(1, int(fixed) // (flags.dp if flags.get("enable_dp_attention") else 1))
-    else:
-        ratio = float(flags.get("mamba_full_memory_ratio", 0.9))
-        slots = int(max(0, available) * ratio / (1 + ratio)) // pools.state - pad
-    slots = max(0, slots)
-    return slots, (slots + pad) * pools.state
+    asked = flags.get("max_total_tokens")
+    if asked and kv == pools.bytes(int(asked) // pools.page * pools.page):
+        return interval[0], kv
+    return interval
 
 
 def _term(

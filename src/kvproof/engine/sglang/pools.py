@@ -1,9 +1,10 @@
 """SGLang's pools: bytes of a token in each, and of a request's state, on one GPU.
 
-Source: sglang/srt/model_executor/pool_configurator.py (0.5.23; model_runner.py before 0.5.9),
-sglang/srt/mem_cache/memory_pool.py, sglang/srt/configs/mamba_utils.py. Differences to vLLM: a
-model whose sliding layers SGLang does not list keeps all positions of every layer; layers that
-share another's cache still have one allocated; heads are split by whole division.
+Source: sglang/srt/model_executor/pool_configurator.py (0.5.11 on; model_runner.py and
+model_runner_kv_cache_mixin.py before), mem_cache/memory_pool.py, configs/mamba_utils.py.
+Differences to vLLM: a model whose sliding layers SGLang does not list keeps all positions of every
+layer; layers that share another's cache still have one allocated; heads are split by whole
+division. What sizing counts for a token is not always what is then allocated (`charged`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,19 @@ from collections.abc import Iterator
 import msgspec
 
 from kvproof.engine.base import Deployment
+from kvproof.engine.sglang.backend import (
+    attention_backend,
+    is_compressed,
+    is_sparse,
+    kv_type,
+    page_size,
+    raw_rows,
+)
+from kvproof.engine.sglang.compressed import Compressed, compressed_pools, compressed_slot_bytes
 from kvproof.engine.sglang.flags import Flags
-from kvproof.errors import UsageError
+from kvproof.engine.sglang.windows import request_window_tokens, running_requests
 from kvproof.kinds import (
     ChunkedSlot,
-    CompressedSlot,
     ConvSlot,
     FullSlot,
     IndexerSlot,
@@ -27,13 +36,9 @@ from kvproof.kinds import (
     SlidingSlot,
     Slot,
 )
-from kvproof.kinds.elements import ElementType, element_type
+from kvproof.kinds.elements import ElementType
 from kvproof.model.types import Model
 
-_TYPES = {
-    "fp8": "fp8_e4m3", "half": "f16", "fp4_e2m1": "fp4", "fp4_mx_block16": "fp4", "nvfp4": "fp4",
-    "bfloat16": "bf16", "float16": "f16",
-}  # fmt: skip
 _STATE_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 _INDEXER_BLOCK = 128
 
@@ -42,6 +47,9 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes a token on one GPU: of full layers and, where there are two pools, of sliding ones.
 
     `state` bytes of one request's states. `window` of the sliding pool; None: one pool.
+    `charged`: bytes a token that sizing counts beyond `cell` (negative: it forgets some), `draft`
+    those of them that a draft's own pool takes. `pinned`: sliding tokens where they follow the
+    requests. `compressed`: DeepSeek-V4's pools in place of all these.
     """
 
     full: int
@@ -54,48 +62,142 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     state_layers: int = 0
     page: int = 1
     dtype: str = "bf16"
+    charged: int = 0
+    draft: int = 0
+    pinned: int = 0
+    compressed: Compressed | None = None
 
     @property
     def cell(self) -> float:
         """Bytes of one token of the total: the sliding pool has `ratio` as many."""
-        return self.full + self.ratio * self.sliding
+        if self.compressed is not None:
+            return self.compressed.token
+        return self.full + (0 if self.pinned else self.ratio * self.sliding)
+
+    def sized(self, available: int) -> int:
+        """Tokens in whole pages that `available` bytes give when the pool is sized."""
+        if self.compressed is not None:
+            return self.compressed.tokens(available)
+        counted = self.cell + self.charged
+        rest = available - self.pinned * self.sliding
+        return max(0, int(rest // counted)) // self.page * self.page if counted > 0 else 0
+
+    def tokens(self, size: int) -> int:
+        """Tokens of allocated pools of `size` bytes; one page is the place of padding."""
+        if self.compressed is not None:
+            return self.compressed.tokens(size)
+        if self.cell <= 0:
+            return 0
+        rest = size - (self.pinned + self.page if self.pinned else 0) * self.sliding
+        return max(0, int(rest // self.cell) // self.page * self.page - self.page)
+
+    def bytes(self, tokens: int) -> int:
+        """Bytes allocated for `tokens` and the padding page, as K and V are printed."""
+        if self.compressed is not None:
+            return self.compressed.bytes(tokens)
+        pinned = (self.pinned + self.page) * self.sliding if self.pinned else 0
+        return round((tokens + self.page) * self.cell) + pinned
+
+    def sliding_tokens(self, tokens: int) -> int:
+        """Tokens of the sliding pool beside `tokens` of the full one."""
+        if self.compressed is not None:
+            return self.compressed.pinned or int(tokens * self.compressed.ratio)
+        if not self.window:
+            return 0
+        return self.pinned or int(tokens * self.ratio) // self.page * self.page
 
 
 def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
-    """The pools of `model`; UsageError for caches that SGLang lays out in ways not modelled."""
-    if any(isinstance(slot, CompressedSlot) for slot in model.slots):
-        raise UsageError(
-            f"SGLang's pools for the compressed attention of {model.name} are not known",
-            hint="use engine vllm, or give max_total_tokens",
-        )
+    """The pools of `model` on the largest pipeline stage."""
+    page = page_size(model, deployment, flags)
+    if is_compressed(model):
+        return _compressed(model, flags, page)
     dtype = kv_type(model, deployment, flags)
-    two = _two_pools(model, flags)
+    two = _two_pools(model, deployment, flags)
     slots = list(_stage(model, flags))
     sliding = [s for s in slots if two and isinstance(s, SlidingSlot | ChunkedSlot)]
     full = [s for s in slots if s not in sliding]
     state = [s for s in slots if isinstance(s, ConvSlot | RecurrentSlot)]
     windows = [s.window if isinstance(s, SlidingSlot) else s.chunk
                for s in sliding if isinstance(s, SlidingSlot | ChunkedSlot)]  # fmt: skip
+    window = max(windows, default=None)
+    cell = sum(_cell(model, deployment, flags, s, dtype) for s in full)
+    layers = len({s.layer for s in full if not isinstance(s, ConvSlot | RecurrentSlot)})
+    draft = draft_layers(model, flags) * cell // layers if layers else 0
     return Pools(
-        full=sum(_cell(model, deployment, flags, s, dtype) for s in full),
-        full_layers=len({s.layer for s in full if not isinstance(s, ConvSlot | RecurrentSlot)}),
+        full=cell,
+        full_layers=layers,
         sliding=sum(_cell(model, deployment, flags, s, dtype) for s in sliding),
         sliding_layers=len(sliding),
-        window=max(windows, default=None),
+        window=window,
         ratio=flags.get("swa_full_tokens_ratio", 0.8) if windows else 1.0,
         state=sum(_state(model, flags, s) for s in state),
         state_layers=len({s.layer for s in state}),
-        page=page_size(model, deployment, flags),
+        page=page,
         dtype=dtype.name,
+        charged=draft - _uncounted(model, deployment, flags, slots, dtype),
+        draft=draft,
+        pinned=_pinned(flags, window, page),
     )
+
+
+def draft_layers(model: Model, flags: Flags) -> int:
+    """Layers of the draft whose cache sizing counts (0.5.14 on)."""
+    if not flags.rules.draft_counted or flags.algorithm not in ("EAGLE", "EAGLE3", "NEXTN"):
+        return 0
+    own = not flags.get("speculative_draft_model_path") and flags.algorithm != "EAGLE3"
+    names = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+    found = [model.text_config.get(name) for name in names if own]
+    return next((n for n in found if isinstance(n, int) and n > 0), 1)
+
+
+def _compressed(model: Model, flags: Flags, page: int) -> Pools:
+    stage = range(-(-model.layers // flags.pp))
+    pools = compressed_pools(model, flags, stage)
+    return Pools(
+        full=round(pools.token),
+        full_layers=pools.layers,
+        sliding_layers=pools.layers,
+        window=pools.window,
+        ratio=pools.ratio,
+        page=page,
+        dtype="fp8_e4m3",
+        pinned=pools.pinned,
+        compressed=pools,
+    )
+
+
+def _uncounted(
+    model: Model, deployment: Deployment, flags: Flags, slots: list[Slot], dtype: ElementType
+) -> int:
+    """Bytes a token of FP8 rows' scales that sizing before 0.5.19 leaves out."""
+    if flags.rules.scaled_rows_counted or not is_sparse(model):
+        return 0
+    latents = [s for s in slots if isinstance(s, LatentSlot)]
+    return sum(
+        _cell(model, deployment, flags, s, dtype) - dtype.bytes(s.latent_dim + s.rope_dim)
+        for s in latents
+    )
+
+
+def _pinned(flags: Flags, window: int | None, page: int) -> int:
+    """Sliding tokens by max_running_requests: without prefix caching, 0.5.22 on."""
+    running = running_requests(flags)
+    if window is None or running is None or not flags.rules.swa_by_requests:
+        return 0
+    if not flags.get("disable_radix_cache") or flags.chunked_prefill_size <= 0:
+        return 0
+    return request_window_tokens(flags, window, page, running)
 
 
 def slot_bytes(model: Model, deployment: Deployment, flags: Flags, slot: Slot, tokens: int) -> int:
     """Bytes that one slot holds of a sequence of `tokens`, windows kept to their size."""
     if isinstance(slot, ConvSlot | RecurrentSlot):
         return _state(model, flags, slot)
+    if is_compressed(model):
+        return compressed_slot_bytes(model, slot, tokens)
     kept = tokens
-    if _two_pools(model, flags) and isinstance(slot, SlidingSlot | ChunkedSlot):
+    if _two_pools(model, deployment, flags) and isinstance(slot, SlidingSlot | ChunkedSlot):
         kept = slot.held(tokens)
     own = slot if not isinstance(slot, SharedSlot) else next(
         (s for s in _stage(model, flags) if s.layer == slot.layer), slot
@@ -118,10 +220,13 @@ def _stage(model: Model, flags: Flags) -> Iterator[Slot]:
             yield slot
 
 
-def _two_pools(model: Model, flags: Flags) -> bool:
-    if flags.get("disable_hybrid_swa_memory") or not flags.rules.hybrid_swa:
+def _two_pools(model: Model, deployment: Deployment, flags: Flags) -> bool:
+    if flags.get("disable_hybrid_swa_memory") or model.architecture not in flags.rules.swa_archs:
         return False
-    return model.architecture in flags.rules.swa_archs
+    if flags.rules.swa_plain and model.architecture == "GptOssForCausalLM":
+        backend = attention_backend(model, deployment, flags)
+        return backend != "trtllm_mha" and flags.algorithm == "NONE"
+    return True
 
 
 def _cell(
@@ -133,9 +238,9 @@ def _cell(
         elements = heads * (slot.k_dim + slot.v_dim)
         return dtype.bytes(elements) + (elements // 16 if dtype.name == "fp4" else 0)
     if isinstance(slot, LatentSlot):
-        sparse = any(isinstance(s, IndexerSlot) for s in model.slots)
         width = slot.latent_dim + slot.rope_dim
-        if sparse and dtype.name.startswith("fp8") and not _raw_rows(deployment, flags):
+        scaled = is_sparse(model) and dtype.name == "fp8_e4m3"
+        if scaled and not raw_rows(model, deployment, flags):
             return slot.latent_dim + slot.latent_dim // 128 * 4 + slot.rope_dim * 2
         return dtype.bytes(width)
     if isinstance(slot, IndexerSlot):
@@ -146,27 +251,6 @@ def _cell(
         owners = sum(isinstance(s, IndexerSlot) for s in model.slots)
         return row * len(layers) // owners
     return 0
-
-
-def _raw_rows(deployment: Deployment, flags: Flags) -> bool:
-    """Whether FP8 rows of sparse MLA are stored without scales (576 bytes, not 656)."""
-    backends = {flags.get("dsa_prefill_backend"), flags.get("dsa_decode_backend")} - {None}
-    if backends:
-        return "trtllm" in backends or backends == {"tilelang"}
-    capability = _capability(deployment)
-    if capability is None:
-        return flags.rules.raw_fp8_on_rocm
-    return capability >= 10
-
-
-def _capability(deployment: Deployment) -> float | None:
-    """CUDA compute capability; None on AMD, 9.0 where the GPU is not named."""
-    gpu = deployment.accelerator
-    text = gpu.compute_capability if gpu is not None else "9.0"
-    try:
-        return float(text or "9.0")
-    except ValueError:
-        return None
 
 
 def _state(model: Model, flags: Flags, slot: Slot) -> int:
@@ -181,35 +265,3 @@ def _state(model: Model, flags: Flags, slot: Slot) -> int:
         named = flags.get("mamba_ssm_dtype") or model.text_config.get("mamba_ssm_dtype")
         return slot.elements // flags.attention_tp * _STATE_WIDTHS.get(str(named), 4)
     return 0
-
-
-def kv_type(model: Model, deployment: Deployment, flags: Flags) -> ElementType:
-    """The cache's element type: as asked; `auto` follows checkpoint, sparse MLA and model."""
-    asked = str(flags.get("kv_cache_dtype", "auto"))
-    if asked != "auto":
-        return element_type(_TYPES.get(asked, asked))
-    sparse = any(isinstance(slot, IndexerSlot) for slot in model.slots)
-    capability = _capability(deployment)
-    if sparse and capability is not None and capability >= 10:
-        return element_type("fp8_e4m3")
-    own = model.quantization.kv_dtype if model.quantization is not None else None
-    if own and own.startswith("fp8") and flags.rules.checkpoint_kv_dtype:
-        return element_type("fp8_e4m3")
-    asked = str(flags.get("dtype", "auto"))
-    return element_type(model.dtype if asked == "auto" else _TYPES.get(asked, asked))
-
-
-def page_size(model: Model, deployment: Deployment, flags: Flags) -> int:
-    """Tokens a page: as asked, 64 where the backend needs it, else 1."""
-    if flags.get("page_size"):
-        return int(flags.get("page_size"))
-    if any(isinstance(slot, IndexerSlot) for slot in model.slots):
-        return 1 if _capability(deployment) is None else 64
-    latent = any(isinstance(slot, LatentSlot) for slot in model.slots)
-    backend = str(flags.get("attention_backend") or flags.get("decode_attention_backend") or "")
-    if backend in ("flashmla", "trtllm_mla", "cutedsl_mla", "trtllm_mha", "hpc_ops"):
-        return 64
-    capability = _capability(deployment)
-    named = deployment.accelerator is not None and not backend
-    datacentre = capability is not None and 10 <= capability < 11
-    return 64 if named and datacentre and not latent and flags.rules.piecewise else 1

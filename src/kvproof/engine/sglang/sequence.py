@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kvproof.engine.base import Cache, CacheRequest, Deployment
+from kvproof.engine.sglang.compressed import compressed_slot_bytes
 from kvproof.engine.sglang.flags import read_flags
-from kvproof.engine.sglang.pools import make_pools, slot_bytes
+from kvproof.engine.sglang.pools import Pools, make_pools, slot_bytes
 from kvproof.model.types import Model
 
 _NAMES = {"bf16": "bfloat16", "f16": "float16"}
@@ -24,9 +25,14 @@ def sequence_cache(model: Model, request: CacheRequest, version: str | None) -> 
     layers = [0] * model.layers
     for slot, size in zip(model.slots, slots, strict=True):
         layers[slot.layer] += size
-    allocated = 0
-    for length in lengths:
-        pages = -(-length // pools.page) * pools.page
-        near = min(pages, (pools.window or 0) + pools.page)
-        allocated += pages * pools.full + near * pools.sliding + pools.state
+    allocated = sum(_allocated(model, pools, length) for length in lengths)
     return Cache(bytes=sum(slots), allocated_bytes=allocated, slots=slots, layers=tuple(layers))
+
+
+def _allocated(model: Model, pools: Pools, length: int) -> int:
+    """Whole pages, and the pages that the window touches."""
+    pages = -(-length // pools.page) * pools.page
+    if pools.compressed is not None:
+        return sum(compressed_slot_bytes(model, slot, pages, pools.page) for slot in model.slots)
+    near = min(pages, (pools.window or 0) + pools.page)
+    return pages * pools.full + near * pools.sliding + pools.state

@@ -1,92 +1,156 @@
-"""What SGLang did in which release, newest first where they differ.
+"""What SGLang did in which release.
 
-Each row holds from its version on. Sources: the wheels of 0.4.6, 0.5.5, 0.5.8.post1, 0.5.12 and
-0.5.23; a change between two of them is dated to the later one unless logs say otherwise.
+Each row of `_CHANGES` holds from its release on. Sources: sglang/srt of the wheels 0.4.4, 0.4.6,
+0.4.6.post5, 0.4.7 to 0.4.10, 0.5.2 to 0.5.23 (all but 0.5.1 and post releases), compared one with
+the next: server_args.py and arg_groups/ (defaults), model_executor/model_runner.py,
+model_runner_kv_cache_mixin.py (0.5.7 to 0.5.15), pool_configurator.py (0.5.11 on) and
+mem_cache/kv_cache_configurator.py (0.5.16 on).
 """
 
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import msgspec
+
+Share = Literal["ranks", "ranks_13", "ranks_48", "ranks_18", "card", "chunk"]
+"""How mem_fraction_static is chosen where none is given (`share`)."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of one release."""
 
     version: tuple[int, ...]
-    heuristic: bool
-    """mem_fraction_static from chunk and graph batch; before: a table by tensor-parallel size."""
-    wide_small_cards: bool
-    """24 and 32 GB cards: chunks of 4,096 and graphs to 48 or 160."""
-    hybrid_swa: bool
-    """Two pools for models whose sliding layers are listed, without asking for it."""
-    swa_archs: frozenset[str]
-    state_padding: bool
+    share: Share = "ranks"
+    small_card: tuple[int, int, int] = (2048, 8, 80)
+    """Cards below 35 GiB: prefill chunk, graph batch with fewer than 4 GPUs, with more."""
+    image_cut: float = 1.0
+    """Factor on the share for multimodal models; 0: by the size of the vision encoder."""
+    aiter_cut: bool = False
+    """The share is cut by 15 % with AITER attention and more than 8,192 positions."""
+    draft_reserve_mib: int = 0
+    prefill_graphs: Literal["asked", "piecewise", "breakable"] = "asked"
+    graphs_with_draft: bool = True
+    """Prefill graphs are captured with speculative decoding too."""
+    strict_graphs: bool = False
+    """Breakable prefill graphs exclude latents, DP attention, LoRA and expert all-to-all."""
+    graphs_to_context: bool = False
+    """Prefill graphs end at a context_length that is given."""
+    graph_reserve_off: bool = False
+    """No reserve for graphs that are disabled; a reserve for DeepEP's buffers."""
+    batch_by_requests: bool = False
+    """The graph batch is no larger than max_running_requests."""
+    image_cache_mib: int = 0
+    swa_archs: frozenset[str] = frozenset()
+    """Models with a second pool for their sliding layers."""
+    swa_plain: bool = False
+    """gpt-oss has the second pool only without speculative decoding and trtllm_mha."""
+    swa_by_requests: bool = False
+    """Without prefix caching, the sliding pool follows max_running_requests."""
+    state_padding: bool = False
     """The state pool's padding slot is counted when the pools are solved."""
-    extra_buffer: bool
+    draft_states: Literal["none", "each", "before", "joint"] = "none"
+    """States for draft tokens: as many more a slot, taken off before, solved together."""
+    extra_buffer: bool = False
     """Hybrid models use two more state slots a request by default."""
-    piecewise: bool
-    """Prefill graphs are captured by default and reserve memory."""
-    draft_reserve_mib: int
-    checkpoint_kv_dtype: bool
+    states_uncached: Literal["", "all", "mamba2"] = ""
+    """Models with states that have no prefix cache."""
+    states_512: bool = True
+    """Without prefix cache and max_running_requests: 512 state slots; later: solved."""
+    checkpoint_kv_dtype: bool = False
     """`auto` follows the checkpoint's own FP8 cache type."""
-    raw_fp8_on_rocm: bool
+    sparse_share: float | None = None
+    """mem_fraction_static that sparse MLA models are given, whatever was asked."""
+    sparse_replicas: bool = False
+    """Sparse MLA models run attention data-parallel over all ranks."""
+    scaled_rows_counted: bool = False
+    """FP8 rows of sparse MLA are counted with their scales when the pool is sized."""
+    raw_fp8_on_rocm: bool = False
     """FP8 rows of sparse MLA on AMD carry no scales."""
-    shared_indexer: bool
+    raw_fp8_on_blackwell: bool = False
+    """FP8 rows of sparse MLA on Blackwell carry no scales (its trtllm kernels)."""
+    scaled_glm_on_sm12: bool = False
+    """GLM's FP8 rows on compute capability 12 carry scales."""
+    paged_rocm_indexer: bool = False
+    """Sparse MLA on AMD has pages of 64 tokens too."""
+    shared_indexer: bool = False
     """Layers without an indexer of their own keep no indexer keys."""
+    trtllm_mha: bool = False
+    """Blackwell's default attention for full heads is trtllm_mha, with pages of 64."""
+    draft_counted: bool = False
+    """The draft's cache is part of a token's bytes, and its weights are loaded before sizing."""
+    compressed: Literal["none", "window", "requests", "cap"] = "none"
+    """DeepSeek-V4: states by sliding page; C128 states by request; the sliding pool by request."""
+    compressed_drafts: bool = False
+    """The raw rows of the draft layer are counted with the target's."""
 
 
-_SWA_055: frozenset[str] = frozenset()
-_SWA_058 = frozenset({
-    "Llama4ForConditionalGeneration", "GptOssForCausalLM", "MiMoV2FlashForCausalLM",
-    "Step3p5ForCausalLM",
-})  # fmt: skip
-_SWA_0512 = _SWA_058 | frozenset({
-    "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "LagunaForCausalLM",
-    "MiMoV2ForCausalLM", "DeepseekV4ForCausalLM",
-})  # fmt: skip
-_SWA_0523 = _SWA_0512 | frozenset({
-    "Gemma4UnifiedForConditionalGeneration", "Step3p7ForConditionalGeneration",
-    "MellumForCausalLM", "EmbeddingGemma2Model", "InklingForConditionalGeneration",
-})  # fmt: skip
+_SWA_057 = frozenset({"MiMoV2FlashForCausalLM"})
+_SWA_058 = _SWA_057 | {"Llama4ForConditionalGeneration", "GptOssForCausalLM", "Step3p5ForCausalLM"}
+_SWA_0511 = _SWA_058 | {
+    "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "MiMoV2ForCausalLM",
+}  # fmt: skip
+_SWA_0512 = _SWA_0511 | {"LagunaForCausalLM", "DeepseekV4ForCausalLM"}
+_SWA_0514 = _SWA_0512 | {
+    "Step3p7ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration",
+}  # fmt: skip
+_SWA_0516 = _SWA_0514 | {"MellumForCausalLM", "InklingForConditionalGeneration"}
+_SWA_0518 = _SWA_0516 | {"MuseGlimmerForCausalLM", "MuseGlimmerForConditionalGeneration"}
 
-_OLDEST = Rules(
-    version=(0, 4),
-    heuristic=False,
-    wide_small_cards=False,
-    hybrid_swa=False,
-    swa_archs=_SWA_055,
-    state_padding=False,
-    extra_buffer=False,
-    piecewise=False,
-    draft_reserve_mib=2048,
-    checkpoint_kv_dtype=False,
-    raw_fp8_on_rocm=False,
-    shared_indexer=False,
-)
 _CHANGES: tuple[tuple[tuple[int, ...], dict[str, object]], ...] = (
-    ((0, 4, 10), {"heuristic": True}),
-    ((0, 5, 6), {"hybrid_swa": True, "swa_archs": _SWA_058, "checkpoint_kv_dtype": True}),
-    ((0, 5, 10), {"swa_archs": _SWA_0512, "piecewise": True, "draft_reserve_mib": 4096}),
-    ((0, 5, 13), {"state_padding": True, "extra_buffer": True, "raw_fp8_on_rocm": True,
-                  "shared_indexer": True, "draft_reserve_mib": 0}),
-    ((0, 5, 20), {"wide_small_cards": True, "swa_archs": _SWA_0523}),
+    ((0, 4), {"image_cut": 0.95}),
+    ((0, 4, 5), {"share": "ranks_13", "image_cut": 0.9}),
+    ((0, 4, 7), {"share": "ranks_48", "aiter_cut": True}),
+    ((0, 4, 8), {"share": "card", "draft_reserve_mib": 2048}),
+    ((0, 4, 10), {"image_cut": 0.0}),
+    ((0, 5, 3), {"share": "chunk", "small_card": (2048, 16, 80), "checkpoint_kv_dtype": True,
+                 "sparse_share": 0.8, "sparse_replicas": True, "states_uncached": "all"}),
+    ((0, 5, 4), {"sparse_share": None, "draft_states": "each", "states_uncached": "mamba2"}),
+    ((0, 5, 5), {"small_card": (2048, 24, 80)}),
+    ((0, 5, 6), {"sparse_replicas": False}),
+    ((0, 5, 7), {"swa_archs": _SWA_057, "states_uncached": "", "draft_states": "before"}),
+    ((0, 5, 8), {"swa_archs": _SWA_058, "swa_plain": True}),
+    ((0, 5, 9), {"states_512": False}),
+    ((0, 5, 10), {"prefill_graphs": "piecewise", "graphs_with_draft": False,
+                  "draft_reserve_mib": 4096, "raw_fp8_on_rocm": True,
+                  "raw_fp8_on_blackwell": True, "trtllm_mha": True}),
+    ((0, 5, 11), {"swa_archs": _SWA_0511, "graphs_with_draft": True}),
+    ((0, 5, 12), {"swa_archs": _SWA_0512, "compressed": "window",
+                  "compressed_drafts": True}),
+    ((0, 5, 13), {"draft_states": "joint", "graphs_to_context": True}),
+    ((0, 5, 14), {"swa_archs": _SWA_0514, "draft_reserve_mib": 0, "draft_counted": True,
+                  "extra_buffer": True, "compressed_drafts": False}),
+    ((0, 5, 15), {"prefill_graphs": "breakable", "strict_graphs": True}),
+    ((0, 5, 16), {"swa_archs": _SWA_0516, "graph_reserve_off": True, "paged_rocm_indexer": True,
+                  "compressed": "requests"}),
+    ((0, 5, 17), {"state_padding": True, "scaled_glm_on_sm12": True,
+                  "graphs_to_context": False}),
+    ((0, 5, 18), {"swa_archs": _SWA_0518, "shared_indexer": True, "image_cache_mib": 100,
+                  "strict_graphs": False}),
+    ((0, 5, 19), {"scaled_rows_counted": True}),
+    ((0, 5, 20), {"small_card": (4096, 48, 160)}),
+    ((0, 5, 21), {"compressed": "cap"}),
+    ((0, 5, 22), {"batch_by_requests": True, "swa_by_requests": True}),
 )  # fmt: skip
 
 
 def rules_for(version: str | None) -> Rules:
     """The rules of `version`; None and builds without a release number have the newest."""
-    number = _number(version)
-    rules = _OLDEST
+    number, post = _number(version)
+    rules = Rules(version=(0,))
     for since, change in _CHANGES:
         if number is None or number >= since:
             rules = msgspec.structs.replace(rules, version=since, **change)
+    if number == (0, 4, 6) and post >= 5:
+        rules = msgspec.structs.replace(rules, share="ranks_18")
     return rules
 
 
-def _number(version: str | None) -> tuple[int, ...] | None:
-    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+def _number(version: str | None) -> tuple[tuple[int, ...] | None, int]:
+    """A release as numbers, and its post release."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.post(\d+))?", version or "")
     if match is None or match[0].startswith("0.0"):
-        return None
-    return tuple(int(part) for part in match.groups() if part is not None)
+        return None, 0
+    parts = tuple(int(part) for part in match.groups()[:3] if part is not None)
+    return parts, int(match[4] or 0)
