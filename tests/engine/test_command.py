@@ -261,3 +261,13 @@ def test_any_shell_text_is_split_or_refused(text: str) -> None:
     with suppress(UsageError):
         for command in simple_commands(text):
             assert command.words
+
+
+def test_kvproofs_own_settings_have_each_engines_names() -> None:
+    read = read_command("llama-server -m m.gguf -c 4096", max_model_len=8192, kv_cache_dtype="q8_0")
+    assert read.deployment.flags == {
+        "ctx_size": 8192, "cache_type_k": "q8_0", "cache_type_v": "q8_0",
+    }  # fmt: skip
+    assert read_command("ollama run x", max_model_len=8192).deployment.flags == {"num_ctx": 8192}
+    with pytest.raises(UsageError, match="no tensor-parallel size"):
+        read_command("ollama run x", tensor_parallel_size=2)

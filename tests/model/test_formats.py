@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from model_files import CONFIG, safetensors, write
+from msgspec import structs
 
 import kvproof
+from kvproof.engine.command import read_command
 from kvproof.errors import HubError, KvproofError, ModelError
 from kvproof.model.adapter import lora_elements, read_adapter
 from kvproof.model.formats import read_path
@@ -169,6 +171,44 @@ def test_an_ollama_model_is_its_blob(tmp_path: Path, monkeypatch: pytest.MonkeyP
     blob.unlink()
     with pytest.raises(ModelError, match="can't open"):
         read_ollama("tiny:1b")
+
+
+def test_what_the_author_set_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _ = ollama_store(tmp_path)
+    monkeypatch.setenv("OLLAMA_MODELS", str(store))
+    model = kvproof.load_model("ollama:tiny:1b")
+    assert model.settings == {"num_ctx": 16384}
+
+    def tokens(**flags: Any) -> int:
+        long = structs.replace(model, context=131072)
+        deployment = kvproof.Deployment("ollama", gpu="L40S", **flags)
+        return kvproof.capacity(long, deployment, 2**40).max_model_len
+
+    assert tokens() == 16384
+    assert tokens(context_length=8192) == 16384  # the server's default loses to the model's own
+    assert tokens(num_ctx=4096) == 4096  # a request's wins
+    read = read_command("OLLAMA_CONTEXT_LENGTH=8192 ollama run tiny:1b")
+    assert kvproof.load_model(str(read.model)).slots == model.slots
+    elsewhere = read_command(f"OLLAMA_MODELS={store} ollama run tiny:1b")
+    monkeypatch.delenv("OLLAMA_MODELS")
+    assert kvproof.load_model(str(elsewhere.model)).slots == model.slots
+
+
+def test_a_modelfile(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf")
+    path = tmp_path / "Modelfile"
+    path.write_text(
+        '# mine\n\nFROM ./m.gguf\nTEMPLATE """\nPARAMETER num_ctx 1\n"""\n'
+        'parameter num_ctx 256\nPARAMETER stop "x"\nPARAMETER num_gpu 1\n'
+    )
+    model = kvproof.load_model(path)
+    assert model.slots == read_path(tmp_path / "m.gguf").slots
+    assert model.settings == {"num_ctx": "256", "num_gpu": "1"}
+    deployment = kvproof.Deployment("ollama", gpu="L40S")
+    assert kvproof.capacity(model, deployment, 2**40).max_model_len == 256
+    path.write_text("SYSTEM nothing\n")
+    with pytest.raises(ModelError, match="no FROM"):
+        kvproof.load_model(path)
 
 
 def test_folders_of_gguf_files(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from kvproof.engine.arguments import Grammar, Parsed, parse_words
 from kvproof.engine.base import Deployment, parse_engine
+from kvproof.engine.common_flags import named_for
 from kvproof.engine.shell import Words, simple_commands
 from kvproof.errors import UsageError
 
@@ -125,7 +126,7 @@ def _command(
     engine = f"{reader.engine}@{release}" if release else reader.engine
     return Command(
         model=parsed.model,
-        deployment=Deployment(engine, gpu, **{**parsed.flags, **own}),
+        deployment=Deployment(engine, gpu, **{**parsed.flags, **named_for(reader.engine, own)}),
         ignored=parsed.ignored,
         notes=parsed.notes,
     )

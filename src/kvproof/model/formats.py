@@ -56,6 +56,12 @@ def _read_file(path: Path) -> Model:
         from kvproof.model.ollama_store import read_manifest
 
         return read_manifest(path)
+    from kvproof.model.modelfile import is_modelfile, read_modelfile
+
+    if is_modelfile(path):
+        from kvproof.model.load import load_ollama
+
+        return read_modelfile(path, read_path, load_ollama)
     return _from_json(path, read_json(path))
 
 

@@ -31,7 +31,7 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, offline: bool = Fal
     if not text:
         raise ModelError("the model's name is empty", hint="give a name, a path or a hub name")
     if isinstance(source, str) and text.startswith("ollama:"):
-        return _from_ollama(text.removeprefix("ollama:").removeprefix("//"), offline=offline)
+        return load_ollama(text.removeprefix("ollama:").removeprefix("//"), offline=offline)
     text = text.removeprefix("file://")
     path = _expanded(text)
     if isinstance(source, PathLike) or _is_path(text, path):
@@ -41,7 +41,7 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, offline: bool = Fal
     return _by_name(text, offline=offline)
 
 
-def _from_ollama(name: str, *, offline: bool) -> Model:
+def load_ollama(name: str, *, offline: bool = False) -> Model:
     """Of Ollama's store; a hub model that it has not pulled yet is asked of the hub."""
     from kvproof.model.ollama_store import holds, read_ollama
 

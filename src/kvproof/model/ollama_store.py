@@ -13,6 +13,7 @@ from kvproof.errors import ModelError
 from kvproof.model.byte_source import FileBytes
 from kvproof.model.gguf import read_header
 from kvproof.model.gguf_config import read_parsed
+from kvproof.model.modelfile import with_settings
 from kvproof.model.types import Model, Source
 
 _MODEL_LAYER = "application/vnd.ollama.image.model"
@@ -53,7 +54,7 @@ def manifest_path(name: str, store: Path) -> Path:
 
 
 def read_manifest(path: Path) -> Model:
-    """The model of a manifest inside a store, with the parameters its author set as notes."""
+    """The model of a manifest inside a store, with the parameters that its author set."""
     store = _store_of(path)
     layers = _layers(path)
     digest = next((d for kind, d in layers if kind == _MODEL_LAYER), None)
@@ -65,8 +66,7 @@ def read_manifest(path: Path) -> Model:
         model = read_parsed(
             read_header(source), source=Source(origin="gguf", location=str(blob), note=name)
         )
-    notes = _parameters(store, layers)
-    return msgspec.structs.replace(model, name=name, notes=(*model.notes, *notes))
+    return with_settings(msgspec.structs.replace(model, name=name), _parameters(store, layers))
 
 
 def _store_of(path: Path) -> Path:
@@ -89,18 +89,16 @@ def _layers(path: Path) -> list[tuple[str, str]]:
     return [(kind, match[1]) for kind, match in pairs if match]
 
 
-def _parameters(store: Path, layers: list[tuple[str, str]]) -> tuple[str, ...]:
+def _parameters(store: Path, layers: list[tuple[str, str]]) -> dict[str, Any]:
     """`num_ctx` and the like, as the model's author set them."""
     digest = next((d for kind, d in layers if kind == _PARAMETERS), None)
     if digest is None:
-        return ()
+        return {}
     blob = store / "blobs" / f"sha256-{digest}"
     if not blob.is_file() or blob.stat().st_size > _MAX_MANIFEST:
-        return ()
+        return {}
     try:
         values = msgspec.json.decode(blob.read_bytes())
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return ()
-    if not isinstance(values, dict) or "num_ctx" not in values:
-        return ()
-    return (f"its author set num_ctx to {str(values['num_ctx'])[:20]}",)
+        return {}
+    return values if isinstance(values, dict) else {}

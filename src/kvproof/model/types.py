@@ -31,7 +31,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     Sizes are those of the text decoder: `layers` decoder layers of `hidden_size`, with
     `attention_heads` query heads. `context` is the length the model was trained for (None when
     the config does not say). `dtype` is the type of the unquantized weights. `config` is the
-    resolved config of the whole model, `text_config` that of its decoder.
+    resolved config of the whole model, `text_config` that of its decoder. `settings` are those
+    that its author chose for Ollama (num_ctx, num_batch, ...).
     """
 
     name: str
@@ -52,6 +53,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
     config: Mapping[str, Any] = {}
     text_config: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = {}
     notes: tuple[str, ...] = ()
 
     @property

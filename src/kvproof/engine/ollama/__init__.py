@@ -26,17 +26,17 @@ def cache(model: Model, request: CacheRequest, version: str | None = None) -> Ca
 
 def budget(model: Model, deployment: Deployment) -> Budget:
     """What the runner allocates, by llama.cpp's rules."""
-    return llamacpp.budget(model, as_llamacpp(deployment, model.context))
+    return llamacpp.budget(model, as_llamacpp(deployment, model))
 
 
 def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     """The cells of the runner's context."""
-    return llamacpp.capacity(model, as_llamacpp(deployment, model.context), kv_bytes)
+    return llamacpp.capacity(model, as_llamacpp(deployment, model), kv_bytes)
 
 
 def types_for(model: Model, deployment: Deployment) -> Types:
     """Element types of the runner's cache."""
-    return llamacpp.types_for(model, as_llamacpp(deployment, model.context))
+    return llamacpp.types_for(model, as_llamacpp(deployment, model))
 
 
 def ranks_for(deployment: Deployment) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvproof.engine.base import Deployment
 from kvproof.errors import UsageError, unknown_name
+from kvproof.model.types import Model
 from kvproof.units import GIB
 
 TO_LLAMACPP = {
@@ -19,7 +20,7 @@ TO_LLAMACPP = {
 }  # fmt: skip
 NAMES = (
     "num_ctx", "context_length", "num_parallel", "num_batch", "num_thread", "num_keep",
-    "num_predict", "keep_alive", "max_loaded_models", "max_queue", "sched_spread", "seed",
+    "draft_num_predict", "num_predict", "keep_alive", "max_loaded_models", "max_queue", "sched_spread", "seed",
     "temperature", "top_k", "top_p", "min_p", "repeat_last_n", "repeat_penalty", "stop", "numa",
     "use_mmap", "use_mlock", "host", "models", "gpu_overhead", "load_timeout", "new_engine",
 )  # fmt: skip
@@ -50,13 +51,19 @@ def build_name(version: str | None) -> str | None:
     return None
 
 
-def as_llamacpp(deployment: Deployment, trained: int | None = None) -> Deployment:
-    """The llama.cpp deployment that Ollama starts.
+# Settings of a Modelfile that decide memory.
+_RUNNER = ("num_ctx", "num_batch", "num_gpu", "main_gpu")
 
-    A context beyond the `trained` length is cut to it, with a warning in Ollama's log
+
+def as_llamacpp(deployment: Deployment, model: Model | None = None) -> Deployment:
+    """The llama.cpp deployment that Ollama starts for `model`, by its Modelfile too.
+
+    A context beyond the trained length is cut to it, with a warning in Ollama's log
     (llm/server.go: "requested context size too large for model").
     """
-    flags = dict(deployment.flags)
+    trained = model.context if model is not None else None
+    chosen = model.settings if model is not None else {}
+    flags = {**{k: chosen[k] for k in _RUNNER if k in chosen}, **deployment.flags}
     for name in flags:
         if name not in NAMES and name not in TO_LLAMACPP:
             raise unknown_name(

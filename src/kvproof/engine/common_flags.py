@@ -1,0 +1,33 @@
+"""kvproof's own settings under each engine's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvproof.errors import UsageError
+
+# Engines that do not understand vLLM's names, by setting.
+_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "llamacpp": {
+        "max_model_len": ("ctx_size",),
+        "kv_cache_dtype": ("cache_type_k", "cache_type_v"),
+    },
+    "ollama": {"max_model_len": ("num_ctx",), "kv_cache_dtype": ("kv_cache_type",)},
+}
+
+
+def named_for(engine: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` (max_model_len, kv_cache_dtype, tensor_parallel_size, ...) as `engine` calls them.
+
+    Raises UsageError for one that the engine has not.
+    """
+    names = _NAMES.get(engine)
+    if names is None:
+        return dict(settings)
+    if "tensor_parallel_size" in settings:
+        raise UsageError(
+            f"{engine} has no tensor-parallel size: it spreads a model over all GPUs",
+            hint="give their number as 2xGPU",
+        )
+    return {name: value for key, value in settings.items() for name in names.get(key, (key,))}
