@@ -22,6 +22,10 @@ _ALIASES = {
     "trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm", "llama.cpp": "llamacpp",
     "llama-server": "llamacpp", "hf": "transformers",
 }  # fmt: skip
+# Spellings of the sizes whose product is one copy's GPUs.
+_PARALLEL = (
+    ("tensor_parallel_size", "tp_size", "tp"), ("pipeline_parallel_size", "pp_size", "pp"),
+)  # fmt: skip
 _VERSION = re.compile(r"[bv]?\d+(\.\d+)*")
 
 
@@ -280,3 +284,14 @@ def engine_module(name: Literal["formula"] | str) -> Any:
             f"engine {name!r} has no rules in this version", hint="see kvproof --help"
         ) from None
     return module
+
+
+def ranks_of(deployment: Deployment) -> int:
+    """GPUs that hold one copy of the model, by the engine's parallel sizes."""
+    own = getattr(engine_module(deployment.engine.name), "ranks_for", None)
+    if own is not None:
+        return int(own(deployment))
+    out = 1
+    for names in _PARALLEL:
+        out *= int(next((deployment.flags[n] for n in names if deployment.flags.get(n)), 1))
+    return out

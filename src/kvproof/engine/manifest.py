@@ -1,65 +1,155 @@
-"""Kubernetes manifests and compose files: find the one container that serves a model.
+"""Kubernetes manifests, chart values and compose files: the servers that they start.
 
-Needs PyYAML (extra [manifests]); documents are loaded safely, bounded, and nothing is run.
+Workloads of any kind (Deployment, StatefulSet, LeaderWorkerSet, Pod, List, InferenceService,
+LLMInferenceService, ...), docker compose, and the values of charts that list models. Needs
+PyYAML (extra [manifests]); documents are bounded, and nothing is run.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from kvproof.engine.base import Deployment
-from kvproof.engine.command import Command, read_command
+from kvproof.engine.base import Deployment, ranks_of
+from kvproof.engine.bounded_yaml import load_yaml
+from kvproof.engine.command import Command, read_words
+from kvproof.engine.container import command_of, gpus_of, image_of
 from kvproof.errors import InputError, UsageError
 
-_LONGEST = 2_000_000
+# Engines that spread one model over every GPU they see.
+_SPREAD = ("llamacpp", "ollama")
 _MOST_NODES = 100_000
-
-# Images whose entry point is the server: only its arguments stand in the manifest.
-_ENTRY_POINTS = (
-    ("vllm-openai", "vllm serve"),
-    ("vllm/vllm", "vllm serve"),
-    ("llama.cpp:server", "llama-server"),
-    ("llama.cpp:full", "llama-server"),
-    ("ollama/ollama", "ollama serve"),
-)
-_SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash")
+_COPIES = ("replicas", "replicaCount", "minReplicas")
+# Where containers that serve nothing stand.
+_HELPERS = ("initContainers", "initContainer", "ephemeralContainers")
 
 
-def read_manifest(text: str, gpu: str | None = None, **flags: Any) -> Command:
-    """The deployment that the only serving container of `text` starts.
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """One container that starts an engine: where it stands, and how often it runs.
 
-    Raises InputError when the text is no manifest, or holds no or several serving containers.
+    `gpus` of one container (None: the manifest does not say), `nodes` containers of one group
+    that serve together, `replicas` groups.
     """
-    found: list[Command] = []
+
+    name: str
+    command: Command
+    gpus: int | None = None
+    nodes: int = 1
+    replicas: int = 1
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parts above a container say of it."""
+
+    name: str = ""
+    replicas: int = 1
+    nodes: int = 1
+    model: str | None = None
+
+
+def read_manifest(
+    text: str, gpu: str | None = None, *, server: str | None = None, **flags: Any
+) -> Command:
+    """The deployment that a server of `text` starts: the only one, or the one called `server`.
+
+    Replicas multiply a GPU that is given without a number. Raises InputError when the text is no
+    manifest, holds no server, or several and none is chosen.
+    """
+    found = servers(text, gpu, **flags)
+    chosen = [row for row in found if server is None or row.name == server]
+    chosen = chosen or [row for row in found if server and server in (row.name, row.command.model)]
+    names = ", ".join(row.name for row in found)
+    if not chosen:
+        raise InputError(f"the manifest has no server {str(server)[:60]!r}", hint=f"it has {names}")
+    if len(chosen) > 1:
+        raise InputError(
+            f"the manifest starts {len(chosen)} servers: {names}", hint="choose one by --server"
+        )
+    return _with_copies(chosen[0])
+
+
+def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ...]:
+    """Every server of a manifest, names made unique. Raises InputError when there is none."""
+    try:
+        documents = load_yaml(text)
+    except RecursionError:
+        raise InputError("the manifest is nested too deeply", hint="give the one part") from None
+    files = _files(documents)
+    found: list[Server] = []
     reasons: list[str] = []
-    for container in _containers(text):
-        line = command_line(container)
-        if line is None:
+    for container, place in _containers(documents):
+        words = command_of(container, files, place.model)
+        if words is None:
             continue
         try:
-            found.append(_of_release(read_command(line, gpu, **flags), container))
+            command = read_words(words, gpu, **flags)
         except UsageError as error:
-            reasons.append(error.message)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(str(command.model) for command in found)
-        raise InputError(f"the manifest serves several models: {names}", hint="give one of them")
-    why = f" ({reasons[0]})" if reasons else ""
-    raise InputError(
-        f"no container of the manifest starts a known engine{why}",
-        hint="paste its command after --",
+            reasons.append(str(error))
+            continue
+        if command is not None:
+            command = _of_release(command, image_of(container))
+            found.append(_server(command, container, place, [row.name for row in found]))
+    if not found:
+        why = f" ({reasons[0]})" if reasons else ""
+        raise InputError(
+            f"no container of the manifest starts a known engine{why}",
+            hint="paste its command after --",
+        )
+    return tuple(found)
+
+
+def _server(
+    command: Command, container: Mapping[str, Any], place: _Place, taken: list[str]
+) -> Server:
+    own = str(container.get("name") or container.get("container_name") or "")
+    name = place.name or own or str(command.model)
+    if name in taken and own:
+        name = f"{name}/{own}"
+    if name in taken:
+        name = f"{name}-{sum(other.startswith(name) for other in taken) + 1}"
+    gpus, copies = gpus_of(container)
+    return Server(
+        name=name,
+        command=command,
+        gpus=gpus,
+        nodes=place.nodes,
+        replicas=max(1, place.replicas) * copies,
     )
 
 
-def _of_release(command: Command, container: Mapping[str, Any]) -> Command:
+def _with_copies(server: Server) -> Command:
+    """The command with the GPUs of all replicas, and a word where the limits do not suit."""
+    deployment = server.command.deployment
+    notes = list(server.command.notes)
+    limit = None if server.gpus is None else server.gpus * server.nodes
+    if deployment.engine.name in _SPREAD:
+        return _counted(server.command, limit or 1, notes)
+    ranks = ranks_of(deployment)
+    if limit is not None and limit < ranks:
+        notes.append(f"{server.name} gets {limit} GPUs, its engine wants {ranks}: it won't start")
+    elif limit is not None and limit > ranks:
+        notes.append(f"{server.name} gets {limit} GPUs, its engine uses {ranks} of them")
+    if server.replicas > 1:
+        notes.append(f"{server.name} runs {server.replicas} replicas, each on GPUs: {ranks}")
+    return _counted(server.command, server.replicas * ranks, notes)
+
+
+def _counted(command: Command, count: int, notes: list[str]) -> Command:
+    """The command on `count` GPUs, unless their number was given with their name."""
+    given = command.deployment
+    if count > 1 and given.gpu is not None and given.gpu_count is None:
+        given = Deployment(str(given.engine), f"{count}x{given.gpu}", **given.flags)
+    elif given.gpu_count is not None and given.gpu_count != count:
+        notes.append(f"{given.gpu_count} GPUs are given, the manifest starts {count}")
+    return msgspec.structs.replace(command, deployment=given, notes=tuple(notes))
+
+
+def _of_release(command: Command, image: str) -> Command:
     """The command with the release that the image's tag names, when its engine names none."""
-    tag = re.search(r":v?(\d+\.\d+(?:\.\d+)?)", str(container.get("image", "")))
+    tag = re.search(r":v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|dev|rc)\d+)?)", image)
     given = command.deployment
     if tag is None or given.engine.version is not None:
         return command
@@ -67,85 +157,77 @@ def _of_release(command: Command, container: Mapping[str, Any]) -> Command:
     return msgspec.structs.replace(command, deployment=released)
 
 
-def _containers(text: str) -> Iterator[Mapping[str, Any]]:
-    """Every mapping with an image or a command, wherever it stands."""
-    if len(text) > _LONGEST:
-        raise InputError(f"the manifest has {len(text):,} characters", hint="give the one part")
-    try:
-        import yaml
-    except ImportError:
-        raise UsageError(
-            "reading manifests needs an extra", hint="pip install 'kvproof[manifests]'"
-        ) from None
-    try:
-        documents = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        line = str(error).splitlines()[0]
-        raise InputError(f"the manifest is no YAML: {line[:120]}", hint="check the file") from None
-    stack, seen = list(reversed(documents)), 0
-    visited: set[int] = set()
+def _containers(documents: list[Any]) -> Iterator[tuple[Mapping[str, Any], _Place]]:
+    """Every mapping with an image or a command, with what stands above it."""
+    stack: list[tuple[Any, _Place]] = [(part, _Place()) for part in reversed(documents)]
+    seen: set[int] = set()
     while stack:
-        node = stack.pop()
-        seen += 1
-        if seen > _MOST_NODES:
+        node, place = stack.pop()
+        if not isinstance(node, dict | list) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if len(seen) > _MOST_NODES:
             raise InputError("the manifest has too many parts", hint="give the one part")
-        if not isinstance(node, dict | list) or id(node) in visited:
-            continue
-        visited.add(id(node))
         if isinstance(node, list):
-            stack.extend(reversed(node))
+            stack.extend((part, place) for part in reversed(node))
             continue
-        if "image" in node or "command" in node:
-            yield node
-        stack.extend(reversed(list(node.values())))
+        place = _below(node, place)
+        if image_of(node) or "command" in node or "modelURL" in node:
+            yield node, place
+        stack.extend(
+            (part, _named(place, key, part))
+            for key, part in reversed(node.items())
+            if key not in _HELPERS
+        )
 
 
-def command_line(container: Mapping[str, Any]) -> str | None:
-    """The command line of one container: command and args, or the image's entry point and args."""
-    words = [
-        *_words(container.get("entrypoint")),
-        *_words(container.get("command")),
-        *_words(container.get("args")),
-    ]
-    if words and words[0] in _SHELLS:
-        script = [word for word in words[1:] if not word.startswith("-")]
-        return _with_environment(container, " ".join(script)) if script else None
-    image = container.get("image")
-    starts_itself = words and not words[0].startswith("-")
-    if not starts_itself and isinstance(image, str):
-        entry = next((line for sign, line in _ENTRY_POINTS if sign in image), None)
-        if entry is None:
-            return None
-        return _with_environment(container, f"{entry} {shlex.join(words)}")
-    return _with_environment(container, shlex.join(words)) if words else None
+def _named(place: _Place, key: str, part: Any) -> _Place:
+    """Compose names its services by their keys."""
+    service = isinstance(part, Mapping) and ("image" in part or "command" in part)
+    return msgspec.structs.replace(place, name=key) if service and not place.name else place
 
 
-def _words(value: Any) -> list[str]:
-    """A command's words: a list as it is, a string (compose) split as a shell does."""
-    if isinstance(value, list):
-        return [str(word) for word in value]
-    if isinstance(value, str):
-        try:
-            return shlex.split(value)
-        except ValueError:
-            return []
-    return []
+def _below(node: Mapping[str, Any], place: _Place) -> _Place:
+    """`place` with what `node` says for everything below it."""
+    changes: dict[str, Any] = {}
+    about = node.get("metadata")
+    if "kind" in node and isinstance(about, Mapping) and about.get("name"):
+        changes["name"] = str(about["name"])
+    elif "modelURL" in node and node.get("name"):
+        changes["name"] = str(node["name"])
+    copies = next((_count(node[key]) for key in _COPIES if key in node), None)
+    if copies is not None:
+        changes["replicas"] = copies
+    if "leaderWorkerTemplate" in node:
+        template = node["leaderWorkerTemplate"]
+        changes["nodes"] = _count(template.get("size")) or 1 if isinstance(template, Mapping) else 1
+    model = _model_of(node)
+    if model is not None:
+        changes["model"] = model
+    return msgspec.structs.replace(place, **changes) if changes else place
 
 
-def _with_environment(container: Mapping[str, Any], line: str) -> str:
-    """The line with the container's plain environment variables in front, as a shell has them."""
-    pairs: list[tuple[str, str]] = []
-    given = container.get("env", container.get("environment"))
-    if isinstance(given, Mapping):
-        pairs = [(str(k), str(v)) for k, v in given.items()]
-    elif isinstance(given, list):
-        for item in given:
-            if isinstance(item, Mapping) and "value" in item:
-                pairs.append((str(item.get("name")), str(item["value"])))
-            elif isinstance(item, str) and "=" in item:
-                name, _, value = item.partition("=")
-                pairs.append((name, value))
-    for name, value in pairs:
-        line = line.replace(f"$({name})", value)
-    front = [f"{name}={shlex.quote(value)}" for name, value in pairs if name.isidentifier()]
-    return " ".join([*front, line])
+def _model_of(node: Mapping[str, Any]) -> str | None:
+    """The model that KServe's and llm-d's own fields name by address."""
+    for key in ("storageUri", "uri", "modelUri"):
+        value = node.get(key)
+        if isinstance(value, str) and value.startswith(("hf://", "hf:")):
+            return value
+    return None
+
+
+def _count(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isdigit() and len(text) < 7 else None
+
+
+def _files(documents: list[Any]) -> dict[str, str]:
+    """The files that ConfigMaps of the manifest hold, by name."""
+    out: dict[str, str] = {}
+    for part in documents:
+        items = part.get("items", [part]) if isinstance(part, Mapping) else []
+        for row in items if isinstance(items, list) else []:
+            data = row.get("data") if isinstance(row, Mapping) else None
+            if isinstance(data, Mapping) and row.get("kind") == "ConfigMap":
+                out |= {str(name): value for name, value in data.items() if isinstance(value, str)}
+    return out

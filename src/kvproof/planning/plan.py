@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from kvproof.engine import formula
-from kvproof.engine.base import Budget, Capacity, Deployment, engine_module
+from kvproof.engine.base import Budget, Capacity, Deployment, engine_module, ranks_of
 from kvproof.engine.mixed import BY_DEVICE, deciding, smallest_budget
 from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.errors import UsageError
@@ -99,17 +99,6 @@ def make_plan(
             *refusals,
         ),
     )
-
-
-def ranks_of(deployment: Deployment) -> int:
-    """GPUs that hold one copy of the model."""
-    own = getattr(engine_module(deployment.engine.name), "ranks_for", None)
-    if own is not None:
-        return int(own(deployment))
-    flags = deployment.flags
-    sizes = [flags.get(k) or 1 for k in ("tensor_parallel_size", "pipeline_parallel_size")]
-    alias = flags.get("tp_size") or flags.get("tp") or 1
-    return int(sizes[0]) * int(sizes[1]) * int(alias)
 
 
 def types_of(model: Model, deployment: Deployment) -> Types:

@@ -20,8 +20,9 @@ TO_LLAMACPP = {
 }  # fmt: skip
 NAMES = (
     "num_ctx", "context_length", "num_parallel", "num_batch", "num_thread", "num_keep",
-    "draft_num_predict", "num_predict", "keep_alive", "max_loaded_models", "max_queue", "sched_spread", "seed",
-    "temperature", "top_k", "top_p", "min_p", "repeat_last_n", "repeat_penalty", "stop", "numa",
+    "draft_num_predict", "num_predict", "keep_alive", "max_loaded_models", "max_queue",
+    "sched_spread", "seed", "temperature", "top_k", "top_p", "min_p", "repeat_last_n",
+    "repeat_penalty", "stop", "numa",
     "use_mmap", "use_mlock", "host", "models", "gpu_overhead", "load_timeout", "new_engine",
 )  # fmt: skip
 # From this much memory in all GPUs on, contexts of this many tokens are the default.
