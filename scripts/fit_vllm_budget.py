@@ -79,7 +79,7 @@ def rows_of(folder: Path) -> list[Row]:
                 logits=sizes.logits / GIB,
                 layer=sizes.layer_bytes / GIB,
                 features=_features(settings, sizes, memory),
-                taken=memory * share - kv - (seen or weights),
+                taken=memory * share - kv - (seen or weights) - sizes.workspace / GIB,
                 weights_known=bool(seen) and abs(weights / seen - 1) < 0.1,
             )
         )

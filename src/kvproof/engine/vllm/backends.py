@@ -60,6 +60,17 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     multiple: bool = True
     exact: bool = False
     block_outermost: bool = False
+    flat_rows: int = 0
+    """Blocks start a multiple of this many rows apart: sparse kernels read the cache as rows."""
+    flat_pages: bool = False
+    """Quantized, they start a multiple of whole kernel blocks apart."""
+
+    def stride_rows(self, block: int, *, quantized: bool) -> int:
+        """Rows that the distance of two blocks of `block` rows is a multiple of; 0 for any."""
+        if quantized and self.flat_pages:
+            kernel = math.gcd(self.smallest, block)
+            return 0 if kernel == block else kernel
+        return self.flat_rows
 
     def takes(self, block: int) -> bool:
         """Whether a block of `block` tokens can be used (split into kernel blocks if need be)."""
@@ -101,12 +112,12 @@ FLASHMLA = _fixed("FLASHMLA", 64)
 FLASHINFER_MLA = _fixed("FLASHINFER_MLA", 32, 64)
 CUTLASS_MLA = _fixed("CUTLASS_MLA", 128)
 ROCM_MLA = Backend(name="ROCM_AITER_MLA", sizes=(1,))
-FLASH_ATTN_MLA_SPARSE = Backend(name="FLASH_ATTN_MLA_SPARSE", sizes=(64,))
-FLASHMLA_SPARSE = Backend(name="FLASHMLA_SPARSE", sizes=(64,))
-FLASHINFER_MLA_SPARSE = Backend(name="FLASHINFER_MLA_SPARSE", sizes=(32,))
-FLASHINFER_MLA_SPARSE_SM90 = Backend(name="FLASHINFER_MLA_SPARSE_SM90", sizes=(64,))
-FLASHINFER_MLA_SPARSE_SM120 = Backend(name="FLASHINFER_MLA_SPARSE_SM120", sizes=(64,))
-ROCM_MLA_SPARSE = Backend(name="ROCM_AITER_MLA_SPARSE", sizes=(1,))
+FLASH_ATTN_MLA_SPARSE = Backend(name="FLASH_ATTN_MLA_SPARSE", sizes=(64,), flat_rows=1)
+FLASHMLA_SPARSE = Backend(name="FLASHMLA_SPARSE", sizes=(64,), flat_rows=1, flat_pages=True)
+FLASHINFER_MLA_SPARSE = Backend(name="FLASHINFER_MLA_SPARSE", sizes=(32,), flat_rows=32)
+FLASHINFER_MLA_SPARSE_SM90 = Backend(name="FLASHINFER_MLA_SPARSE_SM90", sizes=(64,), flat_rows=1)
+FLASHINFER_MLA_SPARSE_SM120 = Backend(name="FLASHINFER_MLA_SPARSE_SM120", sizes=(64,), flat_rows=64)
+ROCM_MLA_SPARSE = Backend(name="ROCM_AITER_MLA_SPARSE", sizes=(1,), flat_rows=1)
 FLASHMLA_SPARSE_DSV4 = Backend(name="FLASHMLA_SPARSE_DSV4", sizes=(64,))
 INDEXER = _fixed("DEEPSEEK_V32_INDEXER", 64)
 M3_SPARSE = _fixed("MINIMAX_M3_SPARSE", 128)

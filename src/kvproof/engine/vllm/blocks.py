@@ -24,9 +24,16 @@ from kvproof.engine.vllm.backends import (
 )
 from kvproof.engine.vllm.compressed import compressed_block, is_v4
 from kvproof.engine.vllm.layers import Blocks, heads_on
-from kvproof.engine.vllm.rows import is_m3, latent_row, pair_row
-from kvproof.engine.vllm.settings import Settings, has_states, is_sparse, keeps_latent
-from kvproof.engine.vllm.states import state_bytes
+from kvproof.engine.vllm.pooled import pooled_backends
+from kvproof.engine.vllm.rows import element_bytes, is_m3, pair_row
+from kvproof.engine.vllm.settings import (
+    Settings,
+    has_states,
+    is_inkling,
+    is_sparse,
+    keeps_latent,
+)
+from kvproof.engine.vllm.states import state_bytes, state_sets
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
 from kvproof.model.types import Model
 
@@ -98,6 +105,8 @@ def _own_backend(model: Model, settings: Settings) -> str | None:
     """Gemma 4 mixes widths of 256 and 512: Triton where FlashAttention 4 is missing."""
     if model.model_type.startswith("gemma4") and settings.capability[0] < 9:
         return "TRITON_ATTN"
+    if is_inkling(model) or model.model_type.startswith("qwen4_exp"):
+        return "FLASH_ATTN"  # kernels of their own, with FlashAttention's blocks
     return None
 
 
@@ -126,23 +135,32 @@ def _plain_block(model: Model, settings: Settings, attention: Attention, backend
         return settings.block_size
     if settings.platform == "cpu":
         return 16 if attention.latent else _CPU_BLOCK
-    backends = [backend]
+    return common_block(_all_backends(model, settings, attention, backend))
+
+
+def _all_backends(
+    model: Model, settings: Settings, attention: Attention, backend: Backend
+) -> list[Backend]:
+    """The attention's backend and those of the caches beside it."""
+    out = [backend]
     if attention.sparse and settings.platform == "cuda":
-        backends.append(INDEXER)
+        out += pooled_backends(model, settings) or [INDEXER]
     if is_m3(model):
-        backends.append(M3_SPARSE)
-    return common_block(backends)
+        out.append(M3_SPARSE)
+    return out
 
 
 def _hybrid(model: Model, settings: Settings, backend: Backend, size: int) -> Blocks:
     """Grow the block until its attention page holds a state; states are padded to that page."""
-    token, state = _token_bytes(model, settings, backend), _state_page(model, settings)
+    token, state = _token_bytes(model, settings), _state_page(model, settings)
     step = _alignment(model, settings, backend, size)
     if settings.state_mode == "all":
         step = math.lcm(_mamba_chunk(model, settings), step)
     grown = step * -(-state // (step * token))
     if settings.rules.null_reserved:
-        grown = backend.smallest * -(-grown // backend.smallest)
+        every = _all_backends(model, settings, attention_of(model, settings), backend)
+        unit = math.lcm(*(b.smallest for b in every))
+        grown = unit * -(-grown // unit)
     block = max(size, grown)
     page = block * token
     state_size = block if settings.state_mode != "none" else settings.max_model_len
@@ -160,11 +178,11 @@ def _alignment(model: Model, settings: Settings, backend: Backend, size: int) ->
     return 32 if settings.capability[0] == 10 and wide else 16
 
 
-def _token_bytes(model: Model, settings: Settings, backend: Backend) -> int:
-    """Bytes of one token in one attention layer."""
+def _token_bytes(model: Model, settings: Settings) -> int:
+    """Bytes of one token in one attention layer, a sparse backend's own packing left out."""
     slot = _widest(model)
     if isinstance(slot, LatentSlot):
-        return latent_row(slot, settings, backend)
+        return (slot.latent_dim + slot.rope_dim) * element_bytes(settings)
     if not isinstance(slot, FullSlot):
         return 1
     return pair_row(heads_on(slot.kv_heads, settings.ranks), slot.k_dim, slot.v_dim, settings)
@@ -175,7 +193,8 @@ def _state_page(model: Model, settings: Settings) -> int:
     for slot in model.slots:
         if isinstance(slot, ConvSlot | RecurrentSlot):
             by_layer.setdefault(slot.layer, []).append(slot)
-    return max(state_bytes(model, settings, slots) for slots in by_layer.values())
+    sets = [part for slots in by_layer.values() for part in state_sets(model, slots)]
+    return max(state_bytes(model, settings, part) for part in sets)
 
 
 def _mamba_chunk(model: Model, settings: Settings) -> int:

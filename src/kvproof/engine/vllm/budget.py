@@ -126,6 +126,7 @@ def _weight_terms(weights: RankWeights, settings: Settings) -> list[Term]:
         ("encoder weights", weights.encoders, "vision, audio and projectors"),
         ("absorbed latent projections", weights.absorbed, "halves of kv_b_proj in 16 bits"),
         ("rotary tables", weights.tables, "cosines and sines for the whole context"),
+        ("buffers of a batch", weights.buffers, "picked positions, streams for drafts"),
     )
     return [
         Term(name=name, value=size, unit="B", formula=f"{what}: {size:,} B", source=_WEIGHTS)

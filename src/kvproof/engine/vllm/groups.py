@@ -5,6 +5,7 @@ Source: vLLM 0.32, v1/core/kv_cache_utils.py (get_kv_cache_groups and what it ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -45,7 +46,9 @@ def make_groups(layers: Sequence[Layer], layout: Layout) -> tuple[LayerGroup, ..
         return (LayerGroup(layers, uniform=True),)
     if layout.rules.packed == "tuples" and any(s.kind == "sliding_latent" for s in specs):
         return tuple_groups(layers)
-    if layout.rules.packed == "layout" and layout.block_outermost and _several_pages(specs):
+    rings = any(spec.kind == "ring" for spec in specs)
+    packs = layout.rules.packed == "layout" or rings
+    if packs and layout.block_outermost and _several_pages(specs):
         return packed_groups(layers)
     unified = _unify_pages(layers)
     if unified is None:
@@ -142,9 +145,16 @@ def on_stage(groups: Sequence[LayerGroup], layers: range) -> tuple[LayerGroup, .
     )
 
 
-def bytes_per_block(groups: Sequence[LayerGroup]) -> int:
-    """Bytes that one block id takes on a rank: the widest group's pages (all groups overlay)."""
-    return max((group.page_bytes for group in groups), default=0)
+def bytes_per_block(groups: Sequence[LayerGroup], *, block_outermost: bool = False) -> int:
+    """Bytes that one block id takes on a rank: the widest group's pages (all groups overlay).
+
+    Where a block's layers lie together, blocks start where every layer's kernel can read them.
+    """
+    widest = max((group.page_bytes for group in groups), default=0)
+    if not block_outermost:
+        return widest
+    stride = math.lcm(*(layer.spec.stride for group in groups for layer in group.layers))
+    return -(-widest // stride) * stride
 
 
 def group_blocks(group: LayerGroup, reserve: Reserve) -> int:

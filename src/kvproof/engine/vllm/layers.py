@@ -12,10 +12,12 @@ import msgspec
 
 from kvproof.engine.vllm.backends import Backend
 from kvproof.engine.vllm.compressed import compressed_specs, is_v4
+from kvproof.engine.vllm.convolved import convolution_spec
+from kvproof.engine.vllm.pooled import is_pooled, pooled_specs
 from kvproof.engine.vllm.rows import indexer_row, latent_row, pair_row
-from kvproof.engine.vllm.settings import Settings, keeps_latent
+from kvproof.engine.vllm.settings import Settings, is_inkling, keeps_latent
 from kvproof.engine.vllm.specs import Spec
-from kvproof.engine.vllm.states import checkpoint_blocks, state_bytes
+from kvproof.engine.vllm.states import checkpoint_blocks, is_ngram, state_bytes, state_sets
 from kvproof.engine.vllm.types import Layer
 from kvproof.kinds import (
     ChunkedSlot,
@@ -61,14 +63,17 @@ def _layer(
     model: Model, settings: Settings, blocks: Blocks, index: int, slots: list[Slot]
 ) -> list[Layer]:
     out: list[Layer] = []
-    states: list[Slot] = [s for s in slots if isinstance(s, ConvSlot | RecurrentSlot)]
+    if is_inkling(model):
+        spec = convolution_spec(model, settings, slots)
+        out.append(Layer(f"{index}.convolutions", index, spec))
     for slot in sorted(slots, key=lambda s: not isinstance(s, IndexerSlot)):
         if isinstance(slot, ConvSlot | RecurrentSlot | SharedSlot):
             continue
         for name, spec in _attention(model, settings, blocks, slot):
             out.append(Layer(f"{index}.{name}", index, spec))
-    if states:
-        out.append(Layer(f"{index}.state", index, _state(model, settings, blocks, states)))
+    for states in state_sets(model, slots):
+        name = "ngram" if is_ngram(states) else "state"
+        out.append(Layer(f"{index}.{name}", index, _state(model, settings, blocks, states)))
     return out
 
 
@@ -79,6 +84,8 @@ def _attention(
         return compressed_specs(slot, settings)
     if isinstance(slot, LatentSlot):
         return [("latent", _latent(model, settings, blocks, slot))]
+    if isinstance(slot, IndexerSlot) and is_pooled(model):
+        return pooled_specs(model, settings, slot, blocks.size)
     if isinstance(slot, IndexerSlot):
         row = indexer_row(model, slot)
         return [("indexer", Spec(kind="latent", block_size=blocks.size, row_bytes=row, note="i"))]
@@ -86,7 +93,7 @@ def _attention(
         row = pair_row(heads_on(slot.kv_heads, settings.ranks), slot.k_dim, slot.v_dim, settings)
         return [("cross", Spec(kind="cross", block_size=blocks.size, row_bytes=row))]
     if isinstance(slot, FullSlot):
-        return [("attention", _pair(settings, blocks, slot))]
+        return [("attention", _pair(model, settings, blocks, slot))]
     return []
 
 
@@ -95,7 +102,7 @@ def heads_on(heads: int, ranks: int) -> int:
     return max(1, heads // ranks)
 
 
-def _pair(settings: Settings, blocks: Blocks, slot: FullSlot) -> Spec:
+def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> Spec:
     heads = heads_on(slot.kv_heads, settings.ranks)
     row = pair_row(heads, slot.k_dim, slot.v_dim, settings)
     note = f"{heads}x{slot.k_dim}+{slot.v_dim}"
@@ -105,7 +112,7 @@ def _pair(settings: Settings, blocks: Blocks, slot: FullSlot) -> Spec:
     if not isinstance(slot, SlidingSlot):
         return base
     size = blocks.size
-    if settings.rules.sliding_own_block:
+    if settings.rules.sliding_own_block and not is_inkling(model):
         size = blocks.backend.largest_within(row, row * blocks.size)
     return msgspec.structs.replace(
         base, kind="sliding", block_size=size, window=slot.window, retained=_retained(settings)
@@ -130,11 +137,19 @@ def _latent(model: Model, settings: Settings, blocks: Blocks, slot: LatentSlot) 
         return Spec(
             kind="sliding_latent", block_size=blocks.size, row_bytes=row, window=slot.window
         )
-    return Spec(kind="latent", block_size=blocks.size, row_bytes=row)
+    stride = blocks.backend.stride_rows(blocks.size, quantized=_in_pages(settings)) * row
+    return Spec(kind="latent", block_size=blocks.size, row_bytes=row, stride=stride or 1)
+
+
+def _in_pages(settings: Settings) -> bool:
+    """Whether sparse kernels read a quantized cache in whole pages: not on Blackwell."""
+    whole = ("auto", "float16", "bfloat16")
+    return settings.kv_dtype not in whole and settings.capability[0] != 10
 
 
 def _state(model: Model, settings: Settings, blocks: Blocks, slots: list[Slot]) -> Spec:
     return Spec(
+        replicated=is_ngram(slots),
         kind="state",
         block_size=blocks.state_size,
         state_bytes=state_bytes(model, settings, slots),

@@ -86,7 +86,7 @@ def make_plan(model: Model, deployment: Deployment) -> Plan:
         groups=groups,
         stages=stages,
         reserve=_reserve(model, settings),
-        wide=tuple(_width(groups, stage, settings) for stage in stages),
+        wide=tuple(_width(groups, stage, layout) for stage in stages),
     )
 
 
@@ -107,12 +107,10 @@ def _stage(groups: tuple[LayerGroup, ...], part: range) -> tuple[LayerGroup, ...
     return on_stage(kept, part)
 
 
-def _width(
-    groups: tuple[LayerGroup, ...], stage: tuple[LayerGroup, ...], settings: Settings
-) -> int:
-    if settings.rules.width == "widest" or len(groups) < 2 or not groups[0].uniform:
-        return bytes_per_block(stage)
-    return mixed_width(stage, whole_tuples=settings.rules.width == "tuples")
+def _width(groups: tuple[LayerGroup, ...], stage: tuple[LayerGroup, ...], layout: Layout) -> int:
+    if layout.rules.width == "widest" or len(groups) < 2 or not groups[0].uniform:
+        return bytes_per_block(stage, block_outermost=layout.block_outermost)
+    return mixed_width(stage, whole_tuples=layout.rules.width == "tuples")
 
 
 def _reserve(model: Model, settings: Settings) -> Reserve:

@@ -15,19 +15,16 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
 from kvproof.engine.vllm.settings import Settings
-from kvproof.kinds import RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
 
 _LARGE_GPU = 40 * GIB
 _MOST_GRAPHS = 512
 _DATA = Path(__file__).with_name("data") / "budget.json"
-_SCAN_CHUNK = 128
 _QWEN_PIXELS = {"qwen2": 12_845_056, "qwen2_5": 12_845_056, "qwen3": 16_777_216}
 """The largest image that Qwen's processors let through; the encoder is profiled with one."""
-_LAYER_COPIES = 3
-"""Copies of the hidden and of the widest inner state alive at once in a layer."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +43,7 @@ class Quantities(msgspec.Struct, frozen=True, kw_only=True):
     logits: int
     layer_bytes: int
     expert_bytes: int
+    workspace: int
     encoders: bool
     quantized_experts: bool
 
@@ -59,29 +57,18 @@ def constants() -> dict[str, Any]:
 
 def quantities(model: Model, settings: Settings) -> Quantities:
     """Logits of the dummy sampler, bytes of a layer's states, bytes of experts' inputs."""
-    config = model.text_config
     tokens = settings.max_num_batched_tokens
     rows = min(settings.max_num_seqs, tokens)
-    inner = int(config.get("intermediate_size") or 0) // settings.ranks
-    layer = tokens * _LAYER_COPIES * (model.hidden_size + inner) * 2
-    layer += _scan_bytes(model, settings, tokens)
-    layer = max(layer, _image_bytes(model, settings))
+    layer = max(layer_bytes(model, settings), _image_bytes(model, settings))
     experts = tokens * model.experts_per_token * model.hidden_size * 2
     return Quantities(
         logits=rows * model.vocab_size,
         layer_bytes=layer,
         expert_bytes=experts,
+        workspace=sparse_workspace(model, settings),
         encoders=_has_encoders(model) and not settings.flags.get("language_model_only"),
         quantized_experts=_fp8_experts(model),
     )
-
-
-def _scan_bytes(model: Model, settings: Settings, tokens: int) -> int:
-    """States at the chunk boundaries of a prefill's scan, in f32, twice."""
-    states = [s.elements for s in model.slots if isinstance(s, RecurrentSlot)]
-    if not states:
-        return 0
-    return -(-tokens // _SCAN_CHUNK) * max(states) // settings.ranks * 4 * 2
 
 
 def _image_bytes(model: Model, settings: Settings) -> int:
@@ -130,6 +117,8 @@ def run_parts(model: Model, settings: Settings, memory: int) -> tuple[Part, ...]
         parts.append(_communication(settings, memory))
     if sizes.expert_bytes and sizes.quantized_experts and settings.capability[0] == 9:
         parts.append(_experts(sizes))
+    if sizes.workspace:
+        parts.append(_workspace(settings, sizes))
     if sizes.encoders:
         parts.append(_encoders())
     return tuple(parts)
@@ -186,6 +175,16 @@ def _experts(sizes: Quantities) -> Part:
     value = sizes.expert_bytes * factor / GIB
     formula = f"{sizes.expert_bytes:,} B of experts' inputs x {factor:g} (fitted)"
     return _part("experts' workspace", value, formula, 0.5 * value)
+
+
+def _workspace(settings: Settings, sizes: Quantities) -> Part:
+    formula = (
+        f"rows gathered for sequences of up to {settings.max_model_len:,} tokens: "
+        f"{sizes.workspace:,} B"
+    )
+    doubt = 0.2 * sizes.workspace
+    return Part(name="sparse attention's workspace", value=sizes.workspace, formula=formula,
+                doubt=doubt)  # fmt: skip
 
 
 def _encoders() -> Part:

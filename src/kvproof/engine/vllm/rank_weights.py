@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import msgspec
 
+from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.layers import stage_layers
+from kvproof.engine.vllm.pooled import group_size
 from kvproof.engine.vllm.settings import Settings, keeps_latent
 from kvproof.errors import ModelError
-from kvproof.kinds import FullSlot, LatentSlot
+from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot
 from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model
 from kvproof.model.weights import stored_bytes
@@ -20,8 +22,11 @@ from kvproof.model.weights import stored_bytes
 _VOCAB_UNIT = 64
 _COPIED_ROLES = ("norm", "router", "position")
 _COPIED_NAMES = (
-    "q_a_proj", "kv_a_proj", "indexer", "compressor", "q_a_norm", "kv_norm", "scale", "hc_",
+    "q_a_proj", "kv_a_proj", "indexer", "compressor", "q_a_norm", "kv_norm", "scale", "hc_", "_hc.",
+    "hyper_connection",
 )  # fmt: skip
+_HOST_NAMES = ("ngram_embedding",)
+"""Tables that stay in the host's memory by default (config/engram.py, cpu_offload)."""
 _ENCODER_ROLES = ("vision", "audio", "projector")
 _FLAG_BITS = (
     (("nvfp4", "fp4", "mxfp4"), 4.5, ("expert", "mlp", "shared_expert")),
@@ -39,11 +44,13 @@ class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
     encoders: int
     absorbed: int
     tables: int
+    buffers: int = 0
+    """Buffers of a whole batch that the model's class allocates with its weights."""
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.decoder + self.encoders + self.absorbed + self.tables
+        return self.decoder + self.encoders + self.absorbed + self.tables + self.buffers
 
 
 def rank_weights(model: Model, settings: Settings) -> RankWeights:
@@ -64,6 +71,7 @@ def rank_weights(model: Model, settings: Settings) -> RankWeights:
         encoders=encoders,
         absorbed=_absorbed(model, settings),
         tables=_rotary(model, settings),
+        buffers=_batch_buffers(model, settings),
     )
 
 
@@ -83,7 +91,7 @@ def _stage_bytes(model: Model, settings: Settings, part: range) -> float:
     total = 0.0
     first, last = part.start == 0, part.stop > model.layers
     for group in model.tensors:
-        if group.role in _ENCODER_ROLES:
+        if group.role in _ENCODER_ROLES or any(name in group.name for name in _HOST_NAMES):
             continue
         size = _kept_bytes(model, settings, group) * _share(model, settings, group)
         if group.layers:
@@ -118,6 +126,8 @@ def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
         return -(-rows // unit) * unit / rows / ranks
     if group.role in _COPIED_ROLES or any(name in group.name for name in _COPIED_NAMES):
         return 1.0
+    if is_v4(model) and group.name.endswith("self_attn.kv_proj.weight"):
+        return 1.0  # one projection with the queries' down-projection
     if group.role == "expert":
         return _expert_padding(model) / expert_ranks(settings)
     if group.name.endswith(("k_proj.weight", "v_proj.weight", "k_proj.bias", "v_proj.bias")):
@@ -168,8 +178,28 @@ def _absorbed(model: Model, settings: Settings) -> int:
     return total // settings.stages
 
 
+def _batch_buffers(model: Model, settings: Settings) -> int:
+    """Rows for every token of a batch: the positions an indexer picks, the streams for MTP.
+
+    Source: models/deepseek_v4 and models/qwen4_exp (topk_indices_buffer, _mtp_hidden_buffer).
+    """
+    config, tokens = model.text_config, settings.max_num_batched_tokens
+    if is_v4(model):
+        streams = int(config.get("hc_mult") or 1) * model.hidden_size * 2
+        return tokens * (streams + int(config.get("index_topk") or 0) * 4)
+    if model.model_type.startswith("qwen4_exp"):
+        picked = int(config.get("indexer_budget") or 0) + group_size(model)
+        layers = sum(isinstance(slot, IndexerSlot) for slot in model.slots)
+        streams = int(config.get("hc_count") or 1) * model.hidden_size * 2
+        return tokens * (layers * picked * 4 + (streams if settings.draft.layers else 0))
+    return 0
+
+
 def _rotary(model: Model, settings: Settings) -> int:
     """The table of cosines and sines: one row for every position of the model's context."""
+    if is_v4(model):  # in f32, one for windows and one for compressed entries
+        rope = int(model.text_config.get("qk_rope_head_dim") or 0)
+        return 2 * (model.context or settings.max_model_len) * rope * 4
     dims = [s.k_dim for s in model.slots if isinstance(s, FullSlot)]
     dims += [s.rope_dim for s in model.slots if isinstance(s, LatentSlot)]
     return (model.context or settings.max_model_len) * max(dims, default=0) * 2

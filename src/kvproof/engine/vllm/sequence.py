@@ -44,6 +44,8 @@ def _logical(spec: Spec, tokens: int) -> int:
         kept = min(tokens, spec.window)
     elif spec.kind == "chunked":
         kept = (tokens - 1) % spec.chunk + 1
+    elif spec.kind == "ring":
+        kept = min(tokens, spec.block_size)
     return kept // spec.tokens_per_row * spec.row_bytes
 
 

@@ -106,7 +106,14 @@ def is_hybrid(model: Model) -> bool:
 
 def has_states(model: Model) -> bool:
     """Whether some layers keep a state of fixed size."""
+    if is_inkling(model):
+        return False
     return any(isinstance(slot, ConvSlot | RecurrentSlot) for slot in model.slots)
+
+
+def is_inkling(model: Model) -> bool:
+    """Whether convolutions keep their inputs in short windows of the block pool, not in states."""
+    return model.model_type.startswith("inkling")
 
 
 def keeps_latent(model: Model, settings: Settings) -> bool:

@@ -23,8 +23,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     `row_bytes` are the bytes of one stored row of the page over all heads on the rank;
     `tokens_per_row` tokens share a row (1, or the ratio of compressed attention). A state's
-    page is `state_bytes`. `padded_bytes` replaces a smaller page. `note` keeps apart specs that
-    look alike but that vLLM does not merge.
+    page is `state_bytes`. `padded_bytes` replaces a smaller page. Blocks that hold several
+    layers' pages lie a multiple of `stride` bytes apart. `note` keeps apart specs that look
+    alike but that vLLM does not merge.
     """
 
     kind: SpecKind
@@ -40,6 +41,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     speculative_blocks: int = 0
     checkpoint_blocks: int = 0
     replicated: bool = False
+    stride: int = 1
     note: str = ""
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.settings import Settings, is_inkling
 from kvproof.kinds import ConvSlot, RecurrentSlot, Slot
 from kvproof.model.types import Model
 
@@ -17,8 +17,34 @@ _WIDTHS = {
 }  # fmt: skip
 
 
+_NGRAM = ("short_conv", "token_ids")
+"""Mixers of Qwen3.8-Flash-Next's n-gram embedding, which stands beside a layer's own mixer."""
+
+
+def state_sets(model: Model, slots: Sequence[Slot]) -> list[list[Slot]]:
+    """The states of one layer that vLLM keeps as caches of their own."""
+    if is_inkling(model):
+        return []
+    states: list[Slot] = [s for s in slots if isinstance(s, ConvSlot | RecurrentSlot)]
+    if not model.model_type.startswith("qwen4_exp"):
+        return [states] if states else []
+    ngram = [s for s in states if _mixer(s) in _NGRAM]
+    return [part for part in ([s for s in states if s not in ngram], ngram) if part]
+
+
+def is_ngram(slots: Sequence[Slot]) -> bool:
+    """Whether the states are an n-gram embedding's: whole on every rank."""
+    return any(_mixer(slot) == "token_ids" for slot in slots)
+
+
+def _mixer(slot: Slot) -> str:
+    return slot.mixer if isinstance(slot, ConvSlot | RecurrentSlot) else ""
+
+
 def state_bytes(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
     """Bytes of one layer's states on one tensor-parallel rank."""
+    if is_ngram(slots):
+        return _ngram_bytes(settings, slots)
     conv, recurrent = conv_width(settings), recurrent_width(model, settings, slots)
     total = 0
     for slot in slots:
@@ -28,6 +54,15 @@ def state_bytes(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
         elif isinstance(slot, RecurrentSlot):
             total += slot.elements // settings.ranks * recurrent
     return total
+
+
+def _ngram_bytes(settings: Settings, slots: Sequence[Slot]) -> int:
+    """The dilated convolution's inputs; token ids are the scheduler's, not the cache's."""
+    taps = [s for s in slots if isinstance(s, ConvSlot) and s.mixer == "short_conv"]
+    return sum(
+        slot.channels * (slot.kernel + settings.draft.tokens) * conv_width(settings)
+        for slot in taps
+    )
 
 
 def _speculative_rows(settings: Settings, slot: ConvSlot) -> int:
@@ -66,7 +101,7 @@ def _config_dtype(model: Model) -> str | None:
     config = model.text_config
     if "NemotronH" in model.architecture or model.model_type.startswith("nemotron_h"):
         return str(config.get("mamba_ssm_cache_dtype") or "float32")
-    if model.model_type.startswith("qwen3_5") or "Qwen3_5" in model.architecture:
+    if model.model_type.startswith(("qwen3_5", "qwen4_exp")) or "Qwen3_5" in model.architecture:
         named = config.get("mamba_ssm_dtype")
         return str(named) if named else None
     return None

@@ -81,6 +81,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The block size follows the backend's smallest kernel block; before, fixed by name."""
     a100_small: bool = True
     """An A100 batches as a small GPU whatever its memory."""
+    short_gather: bool = True
+    """Sparse attention gathers two of the longest sequences where they are very long, not five."""
     checkpoint_kv_dtype: bool = True
     """A checkpoint's own kv cache type is taken when none is given."""
 
@@ -122,6 +124,7 @@ _FIRST = Rules(
     latent=False,
     block_by_backend=False,
     a100_small=False,
+    short_gather=False,
     checkpoint_kv_dtype=False,
 )
 
@@ -202,6 +205,11 @@ CHANGES: tuple[Change, ...] = (
         "v1/core/kv_cache_utils.py, v1/kv_cache_interface.py (0.29.0)",
     ),
     Change((0, 30, 0), {"runner_v2": True, "pp_async": True}, "config/vllm.py (0.30.0)"),
+    Change(
+        (0, 31, 0),
+        {"short_gather": True},
+        "config/vllm.py: sparse_mla_prefill_workspace_factor (0.32.0; not in 0.30.0)",
+    ),
     Change((0, 32, 0), {"state_modes": ("align", "none")}, "config/cache.py (0.32.0)"),
 )
 

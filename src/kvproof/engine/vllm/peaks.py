@@ -1,0 +1,122 @@
+"""What a batch holds at its peak in one layer, and the buffers that sparse attention keeps.
+
+Source: vLLM 0.32, model_executor/layers/attention/mla_attention.py (the profiled up-projection),
+model_executor/layers/sparse_attn_indexer.py and v1/attention/backends/mla/{indexer,
+flashmla_sparse}.py (workspaces), models/deepseek_v4/nvidia/flashmla.py.
+"""
+
+from __future__ import annotations
+
+from kvproof.engine.vllm.compressed import is_v4
+from kvproof.engine.vllm.pooled import group_size
+from kvproof.engine.vllm.rank_weights import expert_ranks
+from kvproof.engine.vllm.settings import Settings, is_sparse, keeps_latent
+from kvproof.kinds import LatentSlot, RecurrentSlot
+from kvproof.model.types import Model
+from kvproof.units import MIB
+
+_COPIES = 3
+"""Copies of the hidden and of the widest inner state alive at once in a layer."""
+_STREAM_COPIES = 6
+"""Copies of all residual streams in f32: the printed peaks of log228 and log249, to 1 %."""
+_SCAN_CHUNK = 128
+_PREFILL_ROWS = 64 * 1024
+"""Most rows of latents that a chunked prefill gathers at once."""
+_INDEXER_LOGITS = 512 * MIB
+"""VLLM_SPARSE_INDEXER_MAX_LOGITS_MB: reserved once while profiling."""
+_LONG = 256 * 1024
+_INDEX_ROWS, _INDEX_ROW = 8, 132
+"""Indexer keys gathered for each row of latents (576 x 2 // 132), and a key's bytes."""
+_LATENT_ROW = 576 * 2
+_V4_CHUNK = 4
+"""Sequences of a prefill chunk of DeepSeek-V4, whose compressed entries are gathered together."""
+
+
+def layer_bytes(model: Model, settings: Settings) -> int:
+    """A batch through the layer that holds most: streams, the feed-forward, experts, a scan."""
+    tokens = settings.max_num_batched_tokens
+    inner = max(_dense_bytes(model, settings), _expert_bytes(model, settings))
+    total = tokens * (_stream_bytes(model) + inner)
+    total += _scan_bytes(model, settings, tokens)
+    return total + _latent_bytes(model, settings)
+
+
+def _stream_bytes(model: Model) -> int:
+    """A token's residual streams: one in 16 bits, or several that are mixed in f32."""
+    config = model.text_config
+    streams = int(config.get("hc_mult") or config.get("hc_count") or 1)
+    if streams > 1:
+        return streams * model.hidden_size * 4 * _STREAM_COPIES
+    return model.hidden_size * 2 * _COPIES
+
+
+def _dense_bytes(model: Model, settings: Settings) -> int:
+    """A token's inner states in an ordinary feed-forward; none where all layers have experts."""
+    inner = int(model.text_config.get("intermediate_size") or 0)
+    dense = any(g.role == "mlp" and g.linear and inner in g.shape for g in model.tensors)
+    if model.experts and not dense:
+        return 0
+    return inner // settings.ranks * 2 * _COPIES
+
+
+def _expert_bytes(model: Model, settings: Settings) -> int:
+    """A token's states in its experts: both halves of the inner state, and their outputs."""
+    if not model.experts:
+        return 0
+    config = model.text_config
+    inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
+    split = 1 if expert_ranks(settings) > settings.ranks or _deals(settings) else settings.ranks
+    return model.experts_per_token * (2 * inner // split + model.hidden_size) * 2
+
+
+def _deals(settings: Settings) -> bool:
+    """Whether whole experts are dealt out and none is split."""
+    return bool(settings.flags.get("enable_expert_parallel"))
+
+
+def _scan_bytes(model: Model, settings: Settings, tokens: int) -> int:
+    """States at the chunk boundaries of a prefill's scan, in f32, twice."""
+    states = [s.elements for s in model.slots if isinstance(s, RecurrentSlot)]
+    if not states:
+        return 0
+    return -(-tokens // _SCAN_CHUNK) * max(states) // settings.ranks * 4 * 2
+
+
+def _latent_bytes(model: Model, settings: Settings) -> int:
+    """Latents of a chunk raised to heads again; an indexer's scores where attention is sparse."""
+    slot = next((s for s in model.slots if isinstance(s, LatentSlot) and s.heads), None)
+    if is_v4(model):
+        return _INDEXER_LOGITS
+    if slot is None or not settings.rules.v1 or not keeps_latent(model, settings):
+        return 0
+    if is_sparse(model):
+        return _INDEXER_LOGITS
+    rows = min(max(8 * settings.max_model_len, 64 * settings.max_num_seqs), _PREFILL_ROWS)
+    return rows * max(1, slot.heads // settings.ranks) * (slot.nope_dim + slot.value_dim) * 2
+
+
+def sparse_workspace(model: Model, settings: Settings) -> int:
+    """The buffer that sparse attention gathers into, as long as the longest sequence allows.
+
+    One buffer serves the indexer and the attention: the larger need decides.
+    """
+    if settings.platform != "cuda" or not settings.rules.v1:
+        return 0
+    length = settings.max_model_len
+    if is_v4(model):
+        entries = length // _V4_CHUNK + settings.max_num_batched_tokens
+        row = int(model.text_config.get("head_dim") or 0) * 2
+        indexer = _gathered(settings, length) * _INDEX_ROWS * _INDEX_ROW // _V4_CHUNK
+        return max(_V4_CHUNK * entries * row, indexer)
+    if not is_sparse(model):
+        return 0
+    rows = _gathered(settings, length)
+    pooled = group_size(model)
+    attention = rows * _LATENT_ROW if settings.capability[0] == 9 else 0
+    return max(rows * _INDEX_ROWS * _INDEX_ROW // pooled, attention)
+
+
+def _gathered(settings: Settings, length: int) -> int:
+    """Rows of latents gathered: five of the longest sequences, two where that is very long."""
+    few = settings.rules.short_gather and length > _LONG
+    return length * (2 if few else 5)

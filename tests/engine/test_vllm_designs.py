@@ -1,0 +1,123 @@
+"""Architectures whose caches vLLM lays out in ways of their own, against printed figures."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import kvproof
+from kvproof.engine import vllm
+from kvproof.errors import UsageError
+from kvproof.units import GIB
+
+SMALL = "thinkingmachines/Inkling-Small"
+INKLING_BLOCKS = 535_384
+"""The pool of vllm#54705's table, from its second row; the others follow from it."""
+
+
+def capacity_of(name: str, release: str, gpu: str, kv_bytes: int, **flags: object):  # type: ignore[no-untyped-def]
+    model = kvproof.load_model(name, offline=True)
+    return vllm.capacity(model, kvproof.Deployment(f"vllm@{release}", gpu, **flags), kv_bytes)
+
+
+@pytest.mark.parametrize(
+    ("length", "batched", "kind", "tokens"),
+    [
+        (8_192, 16_384, "auto", 317_012),
+        (131_072, 16_384, "auto", 1_200_271),
+        (131_072, 8_192, "auto", 2_239_900),
+        (131_072, 2_048, "auto", 6_392_807),
+        (524_288, 16_384, "auto", 3_967_258),
+        (1_048_576, 16_384, "auto", 6_442_622),
+        (1_048_576, 8_192, "auto", 9_356_357),
+        (1_048_576, 2_048, "auto", 14_159_015),
+        (8_192, 16_384, "fp8", 335_644),
+        (131_072, 16_384, "fp8", 1_303_934),
+        (131_072, 8_192, "fp8", 2_509_704),
+        (131_072, 2_048, "fp8", 8_189_269),
+        (524_288, 16_384, "fp8", 4_681_299),
+        (1_048_576, 16_384, "fp8", 8_237_213),
+        (1_048_576, 2_048, "fp8", 24_509_531),
+    ],
+)
+def test_inklings_convolutions(length: int, batched: int, kind: str, tokens: int) -> None:
+    page = 4 * 2 * 2048 * 2  # kernel x heads on a rank x packed width, in bf16
+    found = capacity_of(
+        SMALL, "0.30", "B200", INKLING_BLOCKS * 7 * page, tensor_parallel_size=4,
+        max_model_len=length, max_num_batched_tokens=batched, kv_cache_dtype=kind,
+    )  # fmt: skip
+    assert found.tokens == tokens
+    windows = [g for g in found.groups if g.block_size == 4]
+    assert len(windows) == 6
+    assert {g.page_bytes for g in found.groups} == {page}
+
+
+def test_more_ranks_than_heads_split_no_convolution() -> None:
+    with pytest.raises(UsageError, match="at most 8 ranks"):
+        capacity_of(SMALL, "0.32", "B200", 10**10, tensor_parallel_size=16)
+
+
+NEXT = "Qwen/Qwen3.8-Flash-Next"
+EIGHT = {
+    "tensor_parallel_size": 8, "max_model_len": 262_144, "max_num_batched_tokens": 8_192,
+    "max_num_seqs": 64, "enable_prefix_caching": False, "language_model_only": True,
+    "enable_expert_parallel": True,
+}  # fmt: skip
+
+
+def test_flash_next_as_its_starts_print_it() -> None:
+    """log258 and log260: blocks of 400, group sizes [262144 x 4, 4, 400], the second's tokens."""
+    found = capacity_of(NEXT, "0.31.1", "H100-80GB", round(51.44 * GIB), **EIGHT)
+    assert [g.block_size for g in found.groups] == [262_144] * 4 + [4, 400]
+    assert [g.layers for g in found.groups] == [12, 12, 12, 1, 12, 24]
+    assert found.tokens == 4_194_304
+    printed = 3_046_184
+    low, high = (
+        capacity_of(NEXT, "0.31.1", "H100-80GB", round(gib * GIB), **EIGHT).tokens
+        for gib in (37.355, 37.375)
+    )
+    assert low <= printed <= high
+
+
+@pytest.mark.parametrize(("kind", "block"), [("auto", 1600), ("fp8", 3184)])
+def test_flash_next_blocks_with_two_drafted_tokens(kind: str, block: int) -> None:
+    """vllm#54426, log194: 1,600 in bf16, 3,184 in fp8."""
+    found = capacity_of(
+        NEXT, "0.30", "GB10", 20 * GIB, kv_cache_dtype=kind,
+        speculative_config={"method": "mtp", "num_speculative_tokens": 2},
+    )  # fmt: skip
+    assert found.block_size == block
+    state = 48 * 128 * 128 * 4 + (3 + 2) * (2 * 16 + 48) * 128 * 2
+    assert block == 16 * math.ceil(state / (2 * 2 * 256 * (1 if kind == "fp8" else 2)) / 16)
+
+
+def test_n_gram_tables_stay_with_the_host() -> None:
+    """log258 prints 31.42 GiB of weights on each of eight ranks, log260's cache their FP8 form."""
+    model = kvproof.load_model(NEXT, offline=True)
+    deployment = kvproof.Deployment("vllm@0.31.1", "H100-80GB", **EIGHT)
+    terms = {t.name: t.value for t in vllm.budget(model, deployment).terms}
+    weights = terms["weights"] + terms["rotary tables"] + terms["buffers of a batch"]
+    assert weights / GIB == pytest.approx(31.42, rel=0.005)
+
+
+FLASH = "zai-org/GLM-5.3-Flash"
+
+
+def test_glm_flash_pools_its_indexer_and_keeps_a_ring() -> None:
+    """LMCache's description of a start on four ranks: 67 caches, blocks of 1,152."""
+    found = capacity_of(
+        FLASH, "0.32", "H100-80GB", 20 * GIB, tensor_parallel_size=4, enable_prefix_caching=False
+    )
+    assert found.block_size == 1152
+    assert sum(g.layers for g in found.groups) == 67
+    latent = next(g for g in found.groups if g.kind == "latent")
+    assert latent.group_page_bytes == 11 * (1152 * 512 * 2 + 1152 // 4 * 132)
+    ring = next(g for g in found.groups if g.kind == "ring")
+    assert (ring.block_size, ring.blocks_per_sequence) == (4, 1)
+
+
+def test_drafts_lengthen_the_ring() -> None:
+    spec = {"method": "mtp", "num_speculative_tokens": 5}
+    found = capacity_of(FLASH, "0.32", "H100-80GB", 40 * GIB, speculative_config=spec)
+    assert next(g for g in found.groups if g.kind == "ring").block_size == 16
