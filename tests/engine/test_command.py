@@ -271,3 +271,17 @@ def test_kvproofs_own_settings_have_each_engines_names() -> None:
     assert read_command("ollama run x", max_model_len=8192).deployment.flags == {"num_ctx": 8192}
     with pytest.raises(UsageError, match="no tensor-parallel size"):
         read_command("ollama run x", tensor_parallel_size=2)
+
+
+@pytest.mark.parametrize(
+    ("image", "engine"),
+    [
+        ("vllm/vllm-openai:v0.20.0", "vllm@0.20.0"),
+        ("docker.io/vllm/vllm-openai:v0.19.0-cu130", "vllm@0.19.0"),
+        ("vllm/vllm-openai:nightly-abc", "vllm"),
+        ("lmcache/vllm-openai:v0.3.5", "vllm"),
+    ],
+)
+def test_releases_of_images(image: str, engine: str) -> None:
+    read = read_command(f"docker run {image} --model a/b")
+    assert str(read.deployment.engine) == engine

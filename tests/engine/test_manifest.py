@@ -78,6 +78,7 @@ def test_the_images_tag_names_the_release() -> None:
         "a: &a [*a]",
         "- [" * 3000,
         SHELL + "\n---\n" + COMPOSE,
+        "image: vllm/vllm-openai\nargs: ['--model', '{{ .Values.model }}']\nx: {{ .Values.y }}",
         "command: 'unclosed",
         "x: !!python/object/apply:os.system [echo]",
         "&a [" + "*a," * 5,
@@ -87,3 +88,206 @@ def test_what_serves_nothing_or_too_much(text: str) -> None:
     with pytest.raises(InputError) as caught:
         read_manifest(text, "H100-80GB")
     assert "\n" not in str(caught.value)
+
+
+LEADERS = """
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: big}
+spec:
+  replicas: 2
+  leaderWorkerTemplate:
+    size: 2
+    leaderTemplate:
+      spec:
+        containers:
+          - name: leader
+            image: lmsysorg/sglang:v0.5.8
+            command: [sh, -c]
+            args:
+              - |
+                # the leader; it's rank 0
+                export SIZE=16
+                pip install -q x
+                exec python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 \\
+                  --tp $SIZE --nnodes 2 --node-rank $(LWS_WORKER_INDEX)
+            resources: {limits: {nvidia.com/gpu: "8"}}
+    workerTemplate:
+      spec:
+        containers:
+          - name: worker
+            image: lmsysorg/sglang:v0.5.8
+            command: [python3, -m, sglang.launch_server, --model-path, deepseek-ai/DeepSeek-V3]
+"""
+KSERVE = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: llama}
+spec:
+  predictor:
+    minReplicas: 3
+    model:
+      modelFormat: {name: huggingface}
+      storageUri: hf://meta-llama/Llama-3.1-8B
+      args: [--model_name=llama, --max-model-len=8192]
+      resources: {limits: {nvidia.com/gpu: "1"}}
+"""
+LLM = """
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: big}
+spec:
+  model: {uri: "hf://Qwen/Qwen3-32B", name: qwen}
+  replicas: 2
+  parallelism: {tensor: 4}
+  template:
+    containers: [{name: main, resources: {limits: {nvidia.com/gpu: "4"}}}]
+  worker:
+    containers: [{name: main, resources: {limits: {nvidia.com/gpu: "4"}}}]
+"""
+LLMD = """
+modelArtifacts: {uri: "hf://Qwen/Qwen3-32B", name: Qwen/Qwen3-32B}
+decode:
+  parallelism: {tensor: 2, data: 1}
+  replicas: 8
+  containers:
+    - name: vllm
+      image: ghcr.io/llm-d/llm-d-cuda:v0.5.0
+      modelCommand: vllmServe
+      args: [--gpu-memory-utilization=0.95]
+prefill: {create: false, containers: [{image: "ghcr.io/llm-d/llm-d-cuda:v0.5.0"}]}
+"""
+STACK = """
+servingEngineSpec:
+  modelSpec:
+    - name: llama
+      repository: vllm/vllm-openai
+      tag: v0.11.0
+      modelURL: meta-llama/Llama-3.1-8B
+      replicaCount: 2
+      requestGPU: 2
+      vllmConfig: {maxModelLen: 16384, tensorParallelSize: 2, extraArgs: [--max-num-seqs, "32"]}
+    - name: mistral
+      repository: vllm/vllm-openai
+      tag: latest
+      modelURL: mistralai/Mistral-7B-v0.1
+      requestGPU: 1
+"""
+LIST = """
+apiVersion: v1
+kind: List
+items:
+  - kind: ConfigMap
+    metadata: {name: options}
+    data:
+      extra.yml: |
+        kv_cache_config: {free_gpu_memory_fraction: 0.7, enable_block_reuse: true}
+  - kind: StatefulSet
+    metadata: {name: trt}
+    spec:
+      template:
+        spec:
+          containers:
+            - name: serve
+              image: nvcr.io/nvidia/tensorrt-llm/release:1.1.0
+              command: [trtllm-serve, Qwen/Qwen3-8B, --extra_llm_api_options, /etc/extra.yml]
+"""
+LLAMACPP = """
+x-common: &common
+  restart: always
+  deploy: {resources: {reservations: {devices: [{driver: nvidia, count: 2, capabilities: [gpu]}]}}}
+services:
+  llm:
+    <<: *common
+    image: ghcr.io/ggml-org/llama.cpp:server-cuda-b6000
+    environment: {LLAMA_ARG_HF_REPO: "org/x:Q8_0", LLAMA_ARG_CTX_SIZE: 8192}
+  other:
+    image: vllm/vllm-openai:${TAG:-v0.20.0}
+    command: Qwen/Qwen3-8B --tensor-parallel-size ${TP:-2}
+    deploy: {replicas: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "server", "engine", "model", "gpu"),
+    [
+        (LEADERS, None, "sglang@0.5.8", "deepseek-ai/DeepSeek-V3", "32xH200-141GB"),
+        (KSERVE, None, "vllm", "meta-llama/Llama-3.1-8B", "3xH200-141GB"),
+        (LLM, None, "vllm", "Qwen/Qwen3-32B", "8xH200-141GB"),
+        (LLMD, None, "vllm", "Qwen/Qwen3-32B", "16xH200-141GB"),
+        (STACK, "llama", "vllm@0.11.0", "meta-llama/Llama-3.1-8B", "4xH200-141GB"),
+        (STACK, "mistralai/Mistral-7B-v0.1", "vllm", "mistralai/Mistral-7B-v0.1", "H200-141GB"),
+        (LIST, None, "tensorrt_llm@1.1.0", "Qwen/Qwen3-8B", "H200-141GB"),
+        (LLAMACPP, "llm", "llamacpp@b6000", "org/x:Q8_0", "2xH200-141GB"),
+        (LLAMACPP, "other", "vllm@0.20.0", "Qwen/Qwen3-8B", "4xH200-141GB"),
+    ],
+)
+def test_what_clusters_start(
+    text: str, server: str | None, engine: str, model: str, gpu: str
+) -> None:
+    read = read_manifest(text, "H200-141GB", server=server)
+    assert str(read.deployment.engine) == engine
+    assert read.model == model
+    assert read.deployment.gpu == gpu
+
+
+def test_flags_of_the_parts_above() -> None:
+    assert read_manifest(LLMD).deployment.flags == {
+        "gpu_memory_utilization": 0.95, "tensor_parallel_size": 2, "data_parallel_size": 1,
+    }  # fmt: skip
+    assert read_manifest(STACK, server="llama").deployment.flags == {
+        "max_model_len": 16384, "tensor_parallel_size": 2, "max_num_seqs": 32,
+        "enable_prefix_caching": False,
+    }  # fmt: skip
+    config = read_manifest(LIST).deployment.flags["kv_cache_config"]
+    assert config == {"free_gpu_memory_fraction": 0.7, "enable_block_reuse": True}
+
+
+def test_several_servers_are_offered_by_name() -> None:
+    with pytest.raises(InputError, match="2 servers: llama, mistral; choose one by --server"):
+        read_manifest(STACK)
+    with pytest.raises(InputError, match="no server 'qwen'; it has llama, mistral"):
+        read_manifest(STACK, server="qwen")
+
+
+def test_gpus_that_do_not_suit_are_said() -> None:
+    text = KUBERNETES.replace("nvidia.com/gpu: 2", "nvidia.com/gpu: 1")
+    assert any("won't start" in note for note in read_manifest(text).notes)
+    text = KUBERNETES.replace("nvidia.com/gpu: 2", "nvidia.com/gpu: 4")
+    assert any("uses 2 of them" in note for note in read_manifest(text).notes)
+    assert not read_manifest(KUBERNETES).notes
+    assert any(
+        "2 GPUs are given" in n for n in read_manifest(STACK, "2xH200", server="llama").notes
+    )
+
+
+GIVEN = "2xH200-141GB"
+
+
+def test_a_given_count_of_gpus_stays() -> None:
+    assert read_manifest(STACK, GIVEN, server="llama").deployment.gpu == GIVEN
+
+
+BOMB = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}], k{i}: 1}}\n" for i in range(1, 60)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x]\n" + "".join(f"k{i}: &b{i} [*a, *a]\n" for i in range(1000)),
+        "a0: &a0 {x: 1}\n"
+        + "".join(
+            f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}], k{i}: 1}}\n"
+            for i in range(1, 60)
+        ),
+        "a: &a {<<: *a, image: x}",
+        "image: [vllm]\nargs: {a: b}",
+        "command: vllm serve m/n --max-model-len x",
+    ],
+)
+def test_hostile_manifests_end(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_manifest(text)
+    assert len(str(caught.value)) < 400

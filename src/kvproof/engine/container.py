@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvproof.engine.shell import Words, simple_commands
@@ -33,17 +33,52 @@ def image_of(container: Mapping[str, Any]) -> str:
     if isinstance(image, Mapping):
         container, image = image, None
     if isinstance(image, str) and image:
-        return image
+        return _COMPOSE.sub(lambda match: match[2], image)
     name, tag = container.get("repository"), container.get("tag")
     return f"{name}:{tag}" if name and tag else str(name or "")
 
 
+def is_container(node: Mapping[str, Any], model: str | None) -> bool:
+    """Whether a part of a manifest runs something: an image, a command, or a model's runtime."""
+    if image_of(node) or "command" in node or "modelFormat" in node or _url(node):
+        return True
+    return model is not None and "resources" in node and "name" in node
+
+
+def runtime_of(node: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A VLLMRuntime of the production stack's operator as one model of its chart's values."""
+    model, setup = node.get("model"), node.get("deploymentConfig")
+    if not isinstance(model, Mapping) or not _url(model):
+        return None
+    setup = setup if isinstance(setup, Mapping) else {}
+    image = setup.get("image")
+    return {
+        **{key: model[key] for key in ("modelURL", "modelRevision") if key in model},
+        "vllmConfig": {**model, **_mapping(node.get("vllmConfig"))},
+        "image": str(_mapping(image).get("name", "")),
+        "resources": {"limits": _mapping(setup.get("resources"))},
+    }
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _url(node: Mapping[str, Any]) -> str | None:
+    value = node.get("modelURL")
+    return value if isinstance(value, str) else None
+
+
 def command_of(
-    container: Mapping[str, Any], files: Mapping[str, str], model: str | None
+    container: Mapping[str, Any],
+    files: Mapping[str, str],
+    model: str | None,
+    further: Sequence[str] = (),
 ) -> Words | None:
     """The simple command that starts an engine; None when the container runs something else.
 
     `model` is what the parts above name; it counts where the command names none itself.
+    `further` are options that they add.
     """
     variables = _variables(container)
     words = _all_words(container, variables)
@@ -51,6 +86,7 @@ def command_of(
         return None
     if model is not None and not _names_model(words):
         words = [*words, f"--model={model}"]
+    words = [*words, *further]
     script = _script_of(words)
     if script is None:
         return Words(tuple(words), variables, files)
@@ -66,7 +102,7 @@ def command_of(
 
 def _all_words(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str] | None:
     """The image, then the whole command: the image's entry point where only arguments stand."""
-    if "modelURL" in container:
+    if _url(container) is not None:
         return _chart_words(container)
     image = container.get("image")
     inner = image if isinstance(image, Mapping) else {}
@@ -81,7 +117,8 @@ def _all_words(container: Mapping[str, Any], variables: Mapping[str, str]) -> li
         return [name, "vllm", "serve", *words]
     found = next((line for sign, line in _ENTRY_POINTS if sign in name), None)
     kserve = _kserve(container)
-    if found is None and not kserve:
+    bare = not name and not words and "resources" in container
+    if found is None and not kserve and not bare:
         return None
     return [name, *(found or ("vllm", "serve")), *(kserve or words)]
 
@@ -111,7 +148,7 @@ def _chart_words(container: Mapping[str, Any]) -> list[str]:
     """
     words = [image_of(container), "vllm", "serve", str(container["modelURL"])]
     config = container.get("vllmConfig")
-    given = dict(config) if isinstance(config, Mapping) else {}
+    given = _mapping(config)
     for key in ("maxModelLen", "dtype", "tensorParallelSize", "maxNumSeqs",
                 "gpuMemoryUtilization", "maxLoras"):  # fmt: skip
         if key in given:
@@ -190,7 +227,7 @@ def gpus_of(container: Mapping[str, Any]) -> tuple[int | None, int]:
         copies = max(1, _whole(deploy.get("replicas")) or 1)
         resources = deploy.get("resources") or resources
     if "requestGPU" in container:
-        return _whole(container["requestGPU"]), copies
+        return _whole(container["requestGPU"]) or None, copies
     found = _limits(resources) if isinstance(resources, Mapping) else None
     return found, copies
 

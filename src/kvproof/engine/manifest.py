@@ -16,13 +16,24 @@ import msgspec
 from kvproof.engine.base import Deployment, ranks_of
 from kvproof.engine.bounded_yaml import load_yaml
 from kvproof.engine.command import Command, read_words
-from kvproof.engine.container import command_of, gpus_of, image_of
+from kvproof.engine.container import command_of, gpus_of, image_of, is_container, runtime_of
 from kvproof.errors import InputError, UsageError
 
 # Engines that spread one model over every GPU they see.
 _SPREAD = ("llamacpp", "ollama")
+# An engine's own image and its release; other images carry versions of their own.
+_RELEASE = re.compile(
+    r"(?:^|/)(?:vllm|sglang|ollama|tensorrt|llama)[\w.-]*(?:/[\w.-]+)?"
+    r":v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|dev|rc)\d+)?)"
+)
 _MOST_NODES = 100_000
 _COPIES = ("replicas", "replicaCount", "minReplicas")
+# Parts that repeat another one of the same group on its other nodes.
+_WORKERS = {"workerTemplate": "leaderTemplate", "worker": "template"}
+_PARALLEL = {
+    "tensor": "tensor-parallel-size", "pipeline": "pipeline-parallel-size",
+    "data": "data-parallel-size",
+}  # fmt: skip
 # Where containers that serve nothing stand.
 _HELPERS = ("initContainers", "initContainer", "ephemeralContainers")
 
@@ -48,6 +59,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 1
     nodes: int = 1
     model: str | None = None
+    words: tuple[str, ...] = ()
 
 
 def read_manifest(
@@ -81,7 +93,7 @@ def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ..
     found: list[Server] = []
     reasons: list[str] = []
     for container, place in _containers(documents):
-        words = command_of(container, files, place.model)
+        words = command_of(container, files, place.model, place.words)
         if words is None:
             continue
         try:
@@ -98,7 +110,8 @@ def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ..
             f"no container of the manifest starts a known engine{why}",
             hint="paste its command after --",
         )
-    return tuple(found)
+    named = [row for row in found if row.command.model is not None]
+    return tuple(named or found)
 
 
 def _server(
@@ -149,7 +162,7 @@ def _counted(command: Command, count: int, notes: list[str]) -> Command:
 
 def _of_release(command: Command, image: str) -> Command:
     """The command with the release that the image's tag names, when its engine names none."""
-    tag = re.search(r":v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|dev|rc)\d+)?)", image)
+    tag = None if "lmcache/" in image else _RELEASE.search(image)
     given = command.deployment
     if tag is None or given.engine.version is not None:
         return command
@@ -171,19 +184,26 @@ def _containers(documents: list[Any]) -> Iterator[tuple[Mapping[str, Any], _Plac
         if isinstance(node, list):
             stack.extend((part, place) for part in reversed(node))
             continue
+        off = str(node.get("create", node.get("enabled", ""))).lower() == "false"
+        if off or node.get("kind") == "CustomResourceDefinition":
+            continue
         place = _below(node, place)
-        if image_of(node) or "command" in node or "modelURL" in node:
-            yield node, place
+        runtime = runtime_of(node)
+        if runtime is not None or is_container(node, place.model):
+            yield runtime or node, place
         stack.extend(
             (part, _named(place, key, part))
             for key, part in reversed(node.items())
             if key not in _HELPERS
+            and _WORKERS.get(key) not in node
+            and not (runtime is not None and key == "model")
         )
 
 
 def _named(place: _Place, key: str, part: Any) -> _Place:
-    """Compose names its services by their keys."""
+    """Compose names its services, and llm-d its roles, by their keys."""
     service = isinstance(part, Mapping) and ("image" in part or "command" in part)
+    service = service or key in ("decode", "prefill")
     return msgspec.structs.replace(place, name=key) if service and not place.name else place
 
 
@@ -195,7 +215,9 @@ def _below(node: Mapping[str, Any], place: _Place) -> _Place:
         changes["name"] = str(about["name"])
     elif "modelURL" in node and node.get("name"):
         changes["name"] = str(node["name"])
-    copies = next((_count(node[key]) for key in _COPIES if key in node), None)
+    setup = node.get("deploymentConfig")
+    copying = {**(setup if isinstance(setup, Mapping) else {}), **node}
+    copies = next((_count(copying[key]) for key in _COPIES if key in copying), None)
     if copies is not None:
         changes["replicas"] = copies
     if "leaderWorkerTemplate" in node:
@@ -204,15 +226,27 @@ def _below(node: Mapping[str, Any], place: _Place) -> _Place:
     model = _model_of(node)
     if model is not None:
         changes["model"] = model
+    sizes = node.get("parallelism")
+    if isinstance(sizes, Mapping):
+        changes["words"] = tuple(
+            f"--{option}={sizes[key]}"
+            for key, option in _PARALLEL.items()
+            if _count(sizes.get(key))
+        )
     return msgspec.structs.replace(place, **changes) if changes else place
 
 
 def _model_of(node: Mapping[str, Any]) -> str | None:
-    """The model that KServe's and llm-d's own fields name by address."""
-    for key in ("storageUri", "uri", "modelUri"):
-        value = node.get(key)
-        if isinstance(value, str) and value.startswith(("hf://", "hf:")):
-            return value
+    """The model that KServe's and llm-d's own fields name: by address, else by its name."""
+    for part in (node, node.get("modelArtifacts"), node.get("model")):
+        if not isinstance(part, Mapping):
+            continue
+        address = str(part.get("storageUri") or part.get("uri") or "")
+        if address.startswith("hf://"):
+            return address.removeprefix("hf://")
+        name = str(part.get("name", ""))
+        if "uri" in part and "/" in name and not name.startswith("/"):
+            return name
     return None
 
 

@@ -15,7 +15,11 @@ from kvproof.engine.vllm.flags import flag_type, is_switch, known_flags, read_va
 from kvproof.errors import UsageError, unknown_name
 
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
-_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-rocm)?(?::v?(\d[\w.+]*)?[\w.+-]*)?$")
+# LMCache's image of the same name carries LMCache's own version.
+_IMAGE = re.compile(
+    r"(?:lmcache/vllm-openai(?::[\w.+-]*)?"
+    r"|(?:^|/)vllm-openai(?:-rocm)?(?::v?(\d+\.\d[\w.+]*)?[\w.+-]*)?)$"
+)
 _SHORT = {
     "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size",
     "dcp": "decode_context_parallel_size", "pcp": "prefill_context_parallel_size",
