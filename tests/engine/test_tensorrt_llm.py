@@ -149,3 +149,78 @@ def test_sequences_without_a_deployment(llama: Model) -> None:
     answer = tensorrt_llm.cache(llama, CacheRequest(lengths=(70,), dtype="bf16"))
     assert answer.bytes == 70 * 131_072 == sum(answer.slots)
     assert answer.allocated_bytes == 96 * 131_072
+
+
+# Two releases on either side of a change: trtllm-build's default batch (0.14), rounding (1.3).
+def test_the_default_batch_of_compiled_engines(llama: Model) -> None:
+    def sampling(version: str) -> int:
+        budget = kvproof.budget(llama, Deployment(f"tensorrt_llm@{version}", "H100-80GB"))
+        return next(t.value for t in budget.terms if t.name == "buffers of the batch")
+
+    assert sampling("0.14") == int(2048 * 128_256 * 4 * 7.7)
+    assert sampling("0.13.0") == int(256 * 128_256 * 4 * 7.7)
+
+
+@pytest.mark.parametrize(("version", "blocks"), [("1.2", 2710), ("1.3", 2709)])
+def test_blocks_are_rounded_up_until_1_2(llama: Model, version: str, blocks: int) -> None:
+    free = (86_711 * 131_072 + 100) / 0.9
+    deployment = Deployment(f"tensorrt_llm@{version}", "H100-80GB", free_memory=int(free))
+    budget = kvproof.budget(llama, deployment)
+    assert budget.kv_bytes == blocks * 32 * 131_072
+    assert kvproof.capacity(llama, deployment, budget.kv_bytes).tokens == blocks * 32
+
+
+def test_every_window_has_a_pool(llama: Model) -> None:
+    flags: dict[str, Any] = {"max_attention_window": [1024, 1024, 1024, 8192], "max_seq_len": 8192}
+    pytorch = kvproof.capacity(llama, Deployment("tensorrt_llm@1.2", **flags), 8 * GIB)
+    assert [(g.kind, g.layers) for g in pytorch.groups] == [("full", 8), ("sliding", 24)]
+    # Half the memory each: 4 GiB over 8 and over 24 layers of 4,096 B a token.
+    assert pytorch.num_blocks == 4 * GIB // (8 * 4096 * 32) == 4096
+    assert pytorch.blocks_held(8192) == 256
+    # 32 blocks of 1,365 count as much as 97 of 4,096: below 1,024 tokens both pools are as full.
+    assert pytorch.blocks_held(1024) == 97
+    compiled = kvproof.capacity(llama, Deployment("tensorrt_llm@0.20", **flags), 8 * GIB)
+    assert compiled.num_blocks == 8 * GIB // (32 * 4096 * 32) == compiled.blocks_held(8192) * 8
+
+
+def test_windows_share_the_budget(llama: Model) -> None:
+    windows = {"max_attention_window": [1024, 4096], "max_seq_len": 4096}
+    deployment = Deployment("tensorrt_llm", "H100-80GB", free_memory="10GiB", **windows)
+    kv = kvproof.budget(llama, deployment).kv_bytes
+    assert 9 * GIB - 4 * 16 * 4096 * 32 <= kv <= 9 * GIB
+    assert kv % (16 * 4096 * 32) == 0
+
+
+def test_attention_data_parallelism_keeps_all_heads(llama: Model) -> None:
+    def of(**flags: Any) -> tuple[int, float]:
+        deployment = Deployment("tensorrt_llm", "8xH100-80GB", tp_size=8, **flags)
+        terms = {t.name: t.value for t in kvproof.budget(llama, deployment).terms}
+        return kvproof.capacity(llama, deployment, GIB).bytes_per_block, terms["weights"]
+
+    split, copied = of(), of(enable_attention_dp=True)
+    assert copied[0] == 8 * split[0]
+    # Seven eighths of attention (32 layers x 2 x (4096 + 1024) x 4096) and the embedding more.
+    more = 7 / 8 * 2 * (32 * 2 * 5120 * 4096 + 128_256 * 4096)
+    assert copied[1] - split[1] == pytest.approx(more, rel=1e-3)
+
+
+@pytest.mark.parametrize(("asked", "width"), [("fp8", 1.0), ("int4_awq", 4.25 / 8), ("none", 2.0)])
+def test_quantizing_at_the_start_shrinks_the_linear_layers(
+    llama: Model, asked: str, width: float
+) -> None:
+    deployment = Deployment("tensorrt_llm", "H100-80GB", quantization=asked)
+    weights = next(t.value for t in kvproof.budget(llama, deployment).terms if t.name == "weights")
+    linear = 32 * (2 * 5120 * 4096 + 3 * 14_336 * 4096)
+    tables, norms = 2 * 128_256 * 4096, 65 * 4096
+    assert weights == pytest.approx(linear * width + 2 * (tables + norms), rel=1e-6)
+
+
+@pytest.mark.parametrize(("asked", "width"), [("auto", 2), ("float32", 4), ("bfloat16", 2)])
+def test_the_type_of_recurrent_states(data_dir: Path, asked: str, width: int) -> None:
+    model = published(data_dir, "Qwen/Qwen3-Next-80B-A3B-Thinking")
+    deployment = Deployment(
+        "tensorrt_llm", "H200-141GB", max_batch_size=8, mamba_ssm_cache_dtype=asked, tp_size=4
+    )
+    states = next(t.value for t in kvproof.budget(model, deployment).terms if t.name == "states")
+    layer = 32 // 4 * 128 * 128 * width + (2 * 16 * 128 + 32 * 128) // 4 * 3 * 2
+    assert states == 8 * 36 * layer

@@ -9,21 +9,44 @@ from kvproof.model.weights import known_tensors, stored_bytes
 # Copied to every rank: norms and routers, and MLA's down-projections, whose output all heads read.
 _COPIED_ROLES = ("norm", "router", "position")
 _COPIED_NAMES = ("q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "indexer")
+_KEPT_ROLES = ("head", "embedding", "router", "vision", "audio", "projector")
+_ASKED_BITS = (
+    (("nvfp4", "fp4", "mxfp4"), 4.5),
+    (("awq", "gptq", "int4", "w4a16", "w4afp8", "bitsandbytes"), 4.25),
+    (("fp8", "w8a8", "int8"), 8.0),
+)
+"""Bits a weight that quantizing at the start leaves, by the flag's name."""
 
 
 def rank_weight_bytes(
-    model: Model, ranks: int, stages: int = 1, attention_ranks: int | None = None
+    model: Model,
+    ranks: int,
+    stages: int = 1,
+    attention_ranks: int | None = None,
+    quantization: str | None = None,
 ) -> int:
     """Bytes on the largest of `ranks` x `stages` GPUs; tensors are split evenly.
 
     `attention_ranks`: the ranks that one attention replica is split over, where attention runs
-    data-parallel; each replica then has the embedding whole.
+    data-parallel; each replica then has the embedding whole. `quantization`: the engine's flag,
+    which speaks for a config that names no scheme.
     """
     total = 0
     for group in known_tensors(model):
-        share = -(-stored_bytes(model, group) // _ways(group, ranks, attention_ranks or ranks))
+        size = _loaded_bytes(model, group, str(quantization or "").lower())
+        share = -(-size // _ways(group, ranks, attention_ranks or ranks))
         total += share if not group.layers else -(-share // stages)
     return total
+
+
+def _loaded_bytes(model: Model, group: TensorGroup, asked: str) -> int:
+    size = stored_bytes(model, group)
+    if model.quantization is not None or not group.linear or group.role in _KEPT_ROLES:
+        return size
+    for names, bits in _ASKED_BITS:
+        if any(name in asked for name in names):
+            return int(size * bits / 16)
+    return size
 
 
 def layer_weight_bytes(model: Model, ranks: int) -> int:

@@ -68,7 +68,9 @@ def static_memory(model: Model, deployment: Deployment, flags: Flags) -> Static:
     return Static(
         total=total,
         before=before,
-        weights=rank_weight_bytes(model, flags.tp, flags.pp, flags.attention_tp),
+        weights=rank_weight_bytes(
+            model, flags.tp, flags.pp, flags.attention_tp, flags.get("quantization")
+        ),
         draft_weights=layer_weight_bytes(model, flags.tp) * draft_layers(model, flags),
         images=flags.rules.image_cache_mib * MIB if images else 0,
         fraction=static_share(model, deployment, flags, total),

@@ -1,0 +1,112 @@
+"""What a token and a sequence take on one GPU, and the pools they are kept in.
+
+One pool of blocks holds all attention layers, unless max_attention_window gives layers different
+windows: then every window has a pool of its own. The PyTorch backend gives each the same share of
+the memory (resource_manager.py, calculate_max_num_blocks_for_vswa; TRTLLM_WINDOW_SIZE_SHARES asks
+for others), the compiled engine each the same blocks, "as assuming all layers as full attention"
+(kvCacheManager.cpp). Heads are split over ranks and rounded up; latent attention keeps one vector
+(SELFKONLY) on every rank; attention data parallelism keeps all heads on each.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvproof.engine.tensorrt_llm.flags import Flags
+from kvproof.errors import UsageError
+from kvproof.kinds import (
+    CompressedSlot,
+    ConvSlot,
+    FullSlot,
+    IndexerSlot,
+    LatentSlot,
+    RecurrentSlot,
+    Slot,
+)
+from kvproof.kinds.elements import ElementType, element_type
+from kvproof.model.types import Model
+
+_KV_NAMES = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4", "int8": "int8", "float16": "f16",
+             "bfloat16": "bf16", "half": "f16", "float32": "f32"}  # fmt: skip
+_STATE_WIDTHS = {"float32": 4, "f32": 4, "float16": 2, "f16": 2, "bfloat16": 2, "bf16": 2}
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """The blocks of all layers that keep the same number of positions."""
+
+    window: int
+    layers: int
+    cell: int
+    """Bytes of one token over the layers."""
+    weight: int
+    """Its part of the memory, against the other pools' weights."""
+
+
+def kv_type(model: Model, flags: Flags) -> ElementType:
+    """The cache's type: as asked, else the checkpoint's own, else the model's."""
+    asked = str(flags.get("kv_cache_dtype", "auto")).split()[0]
+    if asked == "auto":
+        own = model.quantization.kv_dtype if model.quantization is not None else None
+        asked = own or model.dtype
+    return element_type(_KV_NAMES.get(asked, asked))
+
+
+def slot_bytes(slot: Slot, flags: Flags, dtype: ElementType) -> int:
+    """Bytes that a token adds in one slot on one GPU."""
+    if isinstance(slot, FullSlot):
+        heads = -(-slot.kv_heads // flags.attention_tp)
+        return dtype.bytes(heads * slot.k_dim) + dtype.bytes(heads * slot.v_dim)
+    if isinstance(slot, LatentSlot):
+        return dtype.bytes(slot.latent_dim + slot.rope_dim)
+    if isinstance(slot, IndexerSlot):
+        return slot.dim + slot.dim // 128 * 4
+    return 0
+
+
+def state_bytes(model: Model, slot: Slot, flags: Flags) -> int:
+    """Bytes that a sequence keeps in one slot on one GPU, whatever its length.
+
+    The recurrent state's type is mamba_ssm_cache_dtype of the flags, else of the config, else the
+    model's own (_torch/pyexecutor/config_utils.py).
+    """
+    if isinstance(slot, ConvSlot):
+        return slot.channels // flags.attention_tp * (slot.kernel - 1) * 2
+    if isinstance(slot, RecurrentSlot):
+        asked = str(flags.get("mamba_ssm_cache_dtype", "auto"))
+        if asked == "auto":
+            asked = str(model.text_config.get("mamba_ssm_cache_dtype") or model.dtype)
+        return slot.elements // flags.attention_tp * _STATE_WIDTHS.get(asked, 4)
+    return 0
+
+
+def pools(model: Model, flags: Flags, length: int) -> tuple[Pool, ...]:
+    """The pools of the largest pipeline stage, widest window first."""
+    if any(isinstance(slot, CompressedSlot) for slot in model.slots):
+        raise UsageError(
+            f"TensorRT-LLM's pools for the compressed attention of {model.name} are not known",
+            hint="use engine vllm",
+        )
+    dtype, last = kv_type(model, flags), -(-model.layers // flags.pp)
+    rows: dict[int, int] = {}
+    for slot in model.slots:
+        size = slot_bytes(slot, flags, dtype) if slot.layer < last else 0
+        if size:
+            rows[slot.layer] = rows.get(slot.layer, 0) + size
+    windows = _windows(flags, len(rows), length)
+    cells: dict[int, list[int]] = {}
+    for window, size in zip(windows, rows.values(), strict=True):
+        cells.setdefault(window, []).append(size)
+    same_blocks = flags.compiled or flags.before(1, 1)
+    return tuple(
+        Pool(window=w, layers=len(c), cell=sum(c), weight=sum(c) if same_blocks else 1)
+        for w, c in sorted(cells.items(), reverse=True)
+    )
+
+
+def _windows(flags: Flags, layers: int, length: int) -> list[int]:
+    """The positions that each layer keeps: max_attention_window repeats over the layers."""
+    asked = flags.get("max_attention_window")
+    if not asked:
+        return [length] * layers
+    sizes = [int(w) for w in asked] if isinstance(asked, list | tuple) else [int(asked)]
+    return [min(length, sizes[i % len(sizes)]) for i in range(layers)]
