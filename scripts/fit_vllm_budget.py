@@ -24,19 +24,20 @@ from vllm_logs import GIB, Point, read_points
 
 from kvproof.engine import vllm
 from kvproof.engine.vllm import profile
-from kvproof.engine.vllm.profile import early, quantities
+from kvproof.engine.vllm.profile import communication_era, early, fused_reduce, quantities
 from kvproof.engine.vllm.rank_weights import rank_weights
+from kvproof.engine.vllm.runners import charges_graphs
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.errors import KvproofError
 
 _DATA = Path(__file__).parents[1] / "src/kvproof/engine/vllm/data/budget.json"
 _NAMES = (
     "cuda", "rocm", "v0", "before", "since_base", "since", "experts", "encoders",
-    "graphs", "graphs_512", "graphs_ranks", "v0_ranks",
+    "graphs", "graphs_512", "graphs_ranks", "v0_ranks", "late",
 )  # fmt: skip
-_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 1.5, 0.5, 0.2, 0.3, 0.2, 0.6])
+_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 1.5, 0.5, 0.2, 0.3, 0.2, 0.6, 0.42])
 _SAMPLER_PRIOR = {"before_0.18": 38.6, "since_0.18": 16.0}
-_TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 5, 5, 20, 20, 20, 5])
+_TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 5, 5, 20, 20, 20, 5, 50])
 """How firmly each constant is held at its physical guess; the framework's is measured."""
 _FLOOR = 0.05
 
@@ -72,13 +73,14 @@ def rows_of(folder: Path) -> list[Row]:
         memory = deployment.accelerator.memory_bytes / GIB
         share = float(point.flags.get("gpu_memory_utilization", settings.rules.utilization))
         sizes = quantities(model, settings)
+        charged = charges_graphs(model, settings)
         out.append(
             Row(
                 point=point,
                 settings=settings,
                 logits=sizes.logits / GIB,
                 layer=sizes.layer_bytes / GIB,
-                features=_features(settings, sizes, memory),
+                features=_features(settings, sizes, memory, charged),
                 taken=memory * share - kv - (seen or weights) - sizes.workspace / GIB,
                 weights_known=bool(seen) and abs(weights / seen - 1) < 0.1,
             )
@@ -86,12 +88,10 @@ def rows_of(folder: Path) -> list[Row]:
     return out
 
 
-def _features(settings: Settings, sizes: Any, memory: float) -> np.ndarray[Any, Any]:
+def _features(settings: Settings, sizes: Any, memory: float, charged: bool) -> np.ndarray[Any, Any]:
     steps = math.log2(settings.ranks)
-    since = settings.rules.version >= (0, 18, 0)
-    v1 = settings.rules.v1
+    era = communication_era(settings)
     first = early(settings)
-    charged = settings.rules.graphs_charged and not settings.flags.get("enforce_eager")
     size = min(settings.max_num_seqs, 512) / 512
     experts = sizes.expert_bytes / GIB if sizes.quantized_experts else 0.0
     return np.array(
@@ -99,15 +99,16 @@ def _features(settings: Settings, sizes: Any, memory: float) -> np.ndarray[Any, 
             not first and settings.platform == "cuda",
             not first and settings.platform == "rocm",
             first,
-            steps * (v1 and not since),
-            (settings.ranks > 1) * since * (memory >= 40),
-            steps * since,
+            steps * (era == "before_0.18"),
+            (settings.ranks > 1) * (era == "since_0.18") * fused_reduce(settings, memory * GIB),
+            steps * (era == "since_0.18"),
             experts * (settings.capability[0] == 9),
             sizes.encoders,
             charged,
             charged * size,
             charged * size * steps,
-            steps * (not v1),
+            steps * (era == "v0"),
+            steps * (era == "since_0.26"),
         ],
         dtype=float,
     )
@@ -135,6 +136,7 @@ def fit(rows: list[Row]) -> dict[str, Any]:
             "v0": {"base": 0.0, "log2_ranks": value["v0_ranks"]},
             "before_0.18": {"base": 0.0, "log2_ranks": value["before"]},
             "since_0.18": {"base": value["since_base"], "log2_ranks": value["since"]},
+            "since_0.26": {"base": 0.0, "log2_ranks": value["late"]},
         },
         "experts_factor": value["experts"],
         "encoders_gib": value["encoders"],
@@ -247,7 +249,7 @@ def left_out(rows: list[Row]) -> list[tuple[Row, float, float]]:
 def scale_for(found: list[tuple[Row, float, float]], share: float) -> float:
     """The factor on half widths that lets them cover `share` of the errors."""
     ratios = sorted(abs(error) / half for _, error, half in found if half > 0)
-    return ratios[min(len(ratios) - 1, math.ceil(share * len(ratios)))]
+    return math.ceil(100 * ratios[min(len(ratios) - 1, math.ceil(share * len(ratios)))]) / 100
 
 
 def report(found: list[tuple[Row, float, float]]) -> None:
@@ -270,7 +272,7 @@ def main(arguments: list[str]) -> None:
     rows = rows_of(Path(arguments[0]))
     table = fit(rows)
     scale = scale_for(left_out(rows), 0.92)
-    table["interval"]["scale"] = round(scale, 2)
+    table["interval"]["scale"] = scale
     found = [(row, error, half * scale) for row, error, half in left_out(rows)]
     report(found)
     table["provenance"] = (

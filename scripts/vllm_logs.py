@@ -120,7 +120,7 @@ def read_points(folder: Path) -> Iterator[Point]:
 def _point(row: dict[str, Any]) -> Point:
     return Point(
         id=row["id"],
-        name=re.split(r" \(| \+|,| W4A16", row["model"])[0].strip(),
+        name=re.split(r" \(| \+|,| W4A16", row["model"].replace(" (FP8)", "-FP8"))[0].strip(),
         confidence=row["model_confidence"],
         version=_version(row.get("engine_version")) or SETTLED.get(row["id"]),
         gpu=_gpu((row.get("gpu") or {}).get("name") or ""),

@@ -6,7 +6,7 @@ deepseek_mtp.py and llama_eagle.py. Estimates: no log has confirmed them.
 
 from __future__ import annotations
 
-from kvproof.engine.vllm.rank_weights import expert_ranks
+from kvproof.engine.vllm.experts import expert_ranks
 from kvproof.engine.vllm.settings import Settings
 from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model

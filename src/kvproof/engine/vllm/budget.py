@@ -13,6 +13,7 @@ from kvproof.engine.base import Budget, Deployment
 from kvproof.engine.vllm.adapters import draft_bytes, lora_bytes
 from kvproof.engine.vllm.profile import Part, constants, graph_part, run_parts
 from kvproof.engine.vllm.rank_weights import RankWeights, rank_weights
+from kvproof.engine.vllm.runners import charges_graphs
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.errors import UsageError
 from kvproof.model.types import Model
@@ -42,7 +43,7 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     terms += _weight_terms(weights, settings)
     parts = [*run_parts(model, settings, memory), *_optional(model, settings)]
     graphs = graph_part(settings)
-    if graphs is not None and settings.rules.graphs_charged:
+    if graphs is not None and charges_graphs(model, settings):
         parts.append(graphs)
     terms += [_term(part) for part in parts]
     left = memory - sum(int(term.value) for term in terms)
@@ -127,6 +128,7 @@ def _weight_terms(weights: RankWeights, settings: Settings) -> list[Term]:
         ("absorbed latent projections", weights.absorbed, "halves of kv_b_proj in 16 bits"),
         ("rotary tables", weights.tables, "cosines and sines for the whole context"),
         ("buffers of a batch", weights.buffers, "picked positions, streams for drafts"),
+        ("held by the allocator", weights.remainders, "pads and ends of ROCm's blocks"),
     )
     return [
         Term(name=name, value=size, unit="B", formula=f"{what}: {size:,} B", source=_WEIGHTS)

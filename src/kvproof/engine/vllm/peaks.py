@@ -8,8 +8,8 @@ flashmla_sparse}.py (workspaces), models/deepseek_v4/nvidia/flashmla.py.
 from __future__ import annotations
 
 from kvproof.engine.vllm.compressed import is_v4
+from kvproof.engine.vllm.experts import expert_ranks
 from kvproof.engine.vllm.pooled import group_size
-from kvproof.engine.vllm.rank_weights import expert_ranks
 from kvproof.engine.vllm.settings import Settings, is_sparse, keeps_latent
 from kvproof.kinds import LatentSlot, RecurrentSlot
 from kvproof.model.types import Model
@@ -18,7 +18,8 @@ from kvproof.units import MIB
 _COPIES = 3
 """Copies of the hidden and of the widest inner state alive at once in a layer."""
 _STREAM_COPIES = 6
-"""Copies of all residual streams in f32: the printed peaks of log228 and log249, to 1 %."""
+"""Copies of all residual streams in f32, where a doubly stochastic matrix mixes them
+(DeepSeek-V4, GLM-5.3-Flash): the printed peak of log228."""
 _SCAN_CHUNK = 128
 _PREFILL_ROWS = 64 * 1024
 """Most rows of latents that a chunked prefill gathers at once."""
@@ -42,11 +43,13 @@ def layer_bytes(model: Model, settings: Settings) -> int:
 
 
 def _stream_bytes(model: Model) -> int:
-    """A token's residual streams: one in 16 bits, or several that are mixed in f32."""
+    """A token's residual streams: one, or several that are mixed between layers."""
     config = model.text_config
-    streams = int(config.get("hc_mult") or config.get("hc_count") or 1)
-    if streams > 1:
-        return streams * model.hidden_size * 4 * _STREAM_COPIES
+    mixed, plain = int(config.get("hc_mult") or 1), int(config.get("hc_count") or 1)
+    if mixed > 1:
+        return mixed * model.hidden_size * 4 * _STREAM_COPIES
+    if plain > 1:
+        return plain * model.hidden_size * 2 * _COPIES
     return model.hidden_size * 2 * _COPIES
 
 
@@ -61,12 +64,18 @@ def _dense_bytes(model: Model, settings: Settings) -> int:
 
 def _expert_bytes(model: Model, settings: Settings) -> int:
     """A token's states in its experts: both halves of the inner state, and their outputs."""
-    if not model.experts:
+    if not model.experts or _fused(model, settings):
         return 0
     config = model.text_config
     inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
     split = 1 if expert_ranks(settings) > settings.ranks or _deals(settings) else settings.ranks
     return model.experts_per_token * (2 * inner // split + model.hidden_size) * 2
+
+
+def _fused(model: Model, settings: Settings) -> bool:
+    """Whether one kernel runs quantized experts from end to end: TensorRT-LLM's on Blackwell."""
+    quantized = model.quantization is not None or settings.flags.get("quantization")
+    return settings.capability[0] == 10 and bool(quantized)
 
 
 def _deals(settings: Settings) -> bool:

@@ -158,13 +158,30 @@ def early(settings: Settings) -> bool:
     return settings.rules.version < (0, 7, 0)
 
 
+def communication_era(settings: Settings) -> str:
+    """The name of the constants for the release: all-reduces are fused since 0.18."""
+    if not settings.rules.v1:
+        return "v0"
+    eras = {"since_0.26": (0, 26, 0), "since_0.18": (0, 18, 0)}
+    version = settings.rules.version
+    return next((era for era, since in eras.items() if version >= since), "before_0.18")
+
+
+def fused_reduce(settings: Settings, memory: float) -> bool:
+    """Whether all-reduces are fused with what follows, in workspaces of FlashInfer's.
+
+    Source: vLLM 0.18, config/vllm.py (enable_allreduce_rms_fusion): data-centre GPUs of
+    capability 9 and 10.
+    """
+    return memory >= _LARGE_GPU and settings.capability[0] in (9, 10)
+
+
 def _communication(settings: Settings, memory: int) -> Part:
     """NCCL's growth and all-reduce workspaces; the fused ones of 0.18 on only on large GPUs."""
     steps = math.log2(settings.ranks)
-    era = "since_0.18" if settings.rules.version >= (0, 18, 0) else "before_0.18"
-    table = constants()["communication_gib"][era if settings.rules.v1 else "v0"]
+    table = constants()["communication_gib"][communication_era(settings)]
     each = float(table["log2_ranks"])
-    base = float(table["base"]) if memory >= _LARGE_GPU else 0.0
+    base = float(table["base"]) if fused_reduce(settings, memory) else 0.0
     value = base + each * steps
     formula = f"{base:g} + {each:g} x log2({settings.ranks}) GiB = {value:.2f} GiB (fitted)"
     return _part("communication", value, formula, 0.25 * value + 0.1)

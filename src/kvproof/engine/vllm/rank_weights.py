@@ -10,8 +10,10 @@ from __future__ import annotations
 import msgspec
 
 from kvproof.engine.vllm.compressed import is_v4
+from kvproof.engine.vllm.experts import expert_ranks
 from kvproof.engine.vllm.layers import stage_layers
 from kvproof.engine.vllm.pooled import group_size
+from kvproof.engine.vllm.rocm import held_beyond
 from kvproof.engine.vllm.settings import Settings, keeps_latent
 from kvproof.errors import ModelError
 from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot
@@ -46,11 +48,20 @@ class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
     tables: int
     buffers: int = 0
     """Buffers of a whole batch that the model's class allocates with its weights."""
+    remainders: int = 0
+    """What ROCm's allocator holds beyond the tensors: padding, ends of blocks, pieces."""
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.decoder + self.encoders + self.absorbed + self.tables + self.buffers
+        return (
+            self.decoder
+            + self.encoders
+            + self.absorbed
+            + self.tables
+            + self.buffers
+            + self.remainders
+        )
 
 
 def rank_weights(model: Model, settings: Settings) -> RankWeights:
@@ -66,13 +77,17 @@ def rank_weights(model: Model, settings: Settings) -> RankWeights:
         for group in model.tensors
         if group.role in _ENCODER_ROLES
     )
-    return RankWeights(
+    found = RankWeights(
         decoder=round(decoder * scale),
         encoders=encoders,
         absorbed=_absorbed(model, settings),
         tables=_rotary(model, settings),
         buffers=_batch_buffers(model, settings),
     )
+    if settings.platform != "rocm":
+        return found
+    remainders = held_beyond(model, settings, found.total)
+    return msgspec.structs.replace(found, remainders=remainders)
 
 
 def _stored_scale(model: Model) -> float:
@@ -139,13 +154,6 @@ def _copies_base(model: Model) -> int:
     """KV heads of the model: beyond these, ranks hold copies of keys' and values' projections."""
     heads = [s.kv_heads for s in model.slots if isinstance(s, FullSlot)]
     return max(heads, default=0)
-
-
-def expert_ranks(settings: Settings) -> int:
-    """Ranks that share the experts out."""
-    if settings.flags.get("enable_expert_parallel") or settings.replicas > 1:
-        return settings.ranks * settings.replicas
-    return settings.ranks
 
 
 def _expert_padding(model: Model) -> float:

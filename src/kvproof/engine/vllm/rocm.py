@@ -1,0 +1,55 @@
+"""What loading weights leaves held on ROCm, where the engine counts all that the process uses.
+
+There the weights' figure is the device's used memory (platforms/rocm.py,
+get_current_memory_usage), so ends of blocks and pieces that the caching allocator keeps count.
+"""
+
+from __future__ import annotations
+
+from kvproof.engine.vllm.experts import expert_ranks
+from kvproof.engine.vllm.settings import Settings
+from kvproof.model.types import Model
+
+_ENDS = 0.013
+"""Ends of blocks as a share of the weights: 1.0 to 1.5 % in the start-ups of seven models on
+MI300X (log105, log233, srv-95cac1c3, srv-c6b429bc, srv-ea27031b, srv-d5245609, srv-560df7ea)."""
+_PAD = 256
+_UNPADDED = 512
+_COPIED_BACK = (0, 28, 0)
+"""From this release on, padded experts are copied back into their own storage."""
+
+
+def held_beyond(model: Model, settings: Settings, weights: int) -> int:
+    """Bytes held beyond the tensors of one rank's weights."""
+    pads = _expert_pads(model, settings)
+    return round((weights + pads) * _ENDS) + pads
+
+
+def _expert_pads(model: Model, settings: Settings) -> int:
+    """What padding unquantized experts leaves: pads, and the old blocks that it cuts up.
+
+    Rows of a multiple of 512 B get 256 more. The padded down-projection is cut from the block
+    that the old up-projection gave back, whose rest then fits nothing. Source: vLLM 0.20,
+    fused_moe/unquantized_fused_moe_method.py (_maybe_pad_weight).
+    """
+    layers = {layer for g in model.tensors if g.role == "expert" for layer in g.layers}
+    plain = model.quantization is None and not settings.flags.get("quantization")
+    if not layers or not plain or settings.rules.version >= _COPIED_BACK:
+        return 0
+    config = model.text_config
+    inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
+    deal = bool(settings.flags.get("enable_expert_parallel"))
+    experts = model.experts // (expert_ranks(settings) if deal else 1)
+    inner = inner if deal else inner // settings.ranks
+    up = experts * 2 * inner
+    down = experts * model.hidden_size
+    old_up, new_up = up * model.hidden_size * 2, up * _padded(model.hidden_size * 2)
+    old_down, new_down = down * inner * 2, down * _padded(inner * 2)
+    if new_up == old_up and new_down == old_down:
+        return 0
+    kept = max(new_down, old_up) if new_up > old_up and new_down <= old_up else new_down
+    return len(layers) * (new_up + kept - old_up - old_down)
+
+
+def _padded(row: int) -> int:
+    return row + _PAD if row % _UNPADDED == 0 else row
