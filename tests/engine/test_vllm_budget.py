@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kvproof
 from kvproof.engine import vllm
 from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.settings import settle
 from kvproof.errors import UsageError
+from kvproof.model.weights import stored_bytes
 
 GIB = 2**30
 
@@ -19,6 +22,71 @@ def weights(name: str, release: str, gpu: str, **flags: Any) -> float:
     model = kvproof.load_model(name, offline=True)
     deployment = kvproof.Deployment(f"vllm@{release}", gpu, **flags)
     return rank_weights(model, settle(model, deployment)).total / GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "flags", "printed"),
+    [
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", "0.14.1", {}, 79.29),
+        ("google/gemma-3-27b-it", "0.11", {}, 51.7891),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "0.11", {"tensor_parallel_size": 2}, 14.002),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "0.18", {}, 68.37),
+        ("RedHatAI/Qwen3-235B-A22B-FP8-dynamic", "0.11.2", {"tensor_parallel_size": 8}, 28.041),
+    ],
+)
+def test_rocm_counts_what_its_allocator_holds(
+    name: str, release: str, flags: dict[str, Any], printed: float
+) -> None:
+    """Padded experts cut up the blocks of those before them: 79.29 GiB where tensors take 58."""
+    assert weights(name, release, "MI300X", **flags) == pytest.approx(printed, rel=0.01)
+
+
+def test_experts_copied_back_leave_no_pads() -> None:
+    name = "Qwen/Qwen3-VL-30B-A3B-Instruct"
+    assert weights(name, "0.32", "MI300X") < 0.8 * weights(name, "0.20", "MI300X")
+    quantized = weights("Qwen/Qwen3-30B-A3B-FP8", "0.20", "MI300X")
+    assert quantized == pytest.approx(weights("Qwen/Qwen3-30B-A3B-FP8", "0.20", "H200"), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "flags", "charged"),
+    [
+        ("Qwen/Qwen3-8B", "0.20", {}, True),
+        ("Qwen/Qwen3-8B", "0.22", {}, False),
+        ("meta-llama/Llama-3.1-8B", "0.22", {}, True),
+        ("meta-llama/Llama-3.1-8B", "0.23", {}, False),
+        ("google/gemma-3-27b-it", "0.24", {}, True),
+        ("google/gemma-3-27b-it", "0.26", {}, False),
+        ("openai/gpt-oss-120b", "0.28", {}, True),
+        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "0.28", {}, True),
+        ("deepseek-ai/DeepSeek-V4-Flash", "0.28", {}, False),
+        ("Qwen/Qwen3-8B", "0.29", {}, True),
+        ("Qwen/Qwen3-8B", "0.29", {"enforce_eager": True}, False),
+        ("Qwen/Qwen3-8B", "0.18", {}, False),
+    ],
+)
+def test_graphs_are_charged_by_the_runner_that_estimates_them(
+    name: str, release: str, flags: dict[str, Any], charged: bool
+) -> None:
+    model = kvproof.load_model(name, offline=True)
+    deployment = kvproof.Deployment(f"vllm@{release}", "H200", **flags)
+    names = {t.name for t in vllm.budget(model, deployment).terms}
+    assert ("CUDA graphs" in names) == charged
+
+
+def test_sparse_attention_gathers_what_the_longest_sequence_needs() -> None:
+    model = kvproof.load_model("deepseek-ai/DeepSeek-V3.2", offline=True)
+    sizes = {}
+    for release in ("0.20", "0.32"):
+        for length in (8_192, 524_288):
+            d = kvproof.Deployment(
+                f"vllm@{release}", "B200", tensor_parallel_size=8, max_model_len=length
+            )
+            terms = {t.name: t.value for t in vllm.budget(model, d).terms}
+            sizes[release, length] = terms["sparse attention's workspace"]
+    assert sizes["0.20", 8_192] == sizes["0.32", 8_192] == 8_192 * 40 * 132
+    assert sizes["0.20", 524_288] == 524_288 * 40 * 132
+    assert sizes["0.32", 524_288] == 524_288 * 16 * 132
 
 
 @pytest.mark.parametrize(
@@ -31,6 +99,10 @@ def weights(name: str, release: str, gpu: str, **flags: Any) -> float:
         ("Qwen/Qwen3-235B-A22B", "0.8.5", "H100-80GB", {"tensor_parallel_size": 8}, 54.92),
         ("deepseek-ai/DeepSeek-R1-0528", "0.13", "H200", {"tensor_parallel_size": 8}, 79.739),
         ("nvidia/DeepSeek-V3.2-NVFP4", "0.18", "B200", {"tensor_parallel_size": 8}, 48.62),
+        (
+            "RedHatAI/Llama-4-Maverick-17B-128E-Instruct-FP8",
+            "0.11.2", "H200", {"tensor_parallel_size": 8}, 48.8685,
+        ),
         (
             "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic",
             "0.18", "H200", {"tensor_parallel_size": 4}, 16.96,
@@ -115,3 +187,88 @@ def test_the_fullest_stage_counts() -> None:
         tensor_parallel_size=4, pipeline_parallel_size=2,
     )  # fmt: skip
     assert 0.5 * one < two < 0.52 * one
+
+
+def test_each_gpu_of_a_mixed_pipeline_holds_its_own_stage() -> None:
+    """The first stage has the embedding, the last the head: no rank is charged another's."""
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B", offline=True)
+    mixed = kvproof.Deployment("vllm@0.28", "H100-80GB+L40S", pipeline_parallel_size=2)
+    by_gpu = {}
+    for _, kind in mixed.kinds:
+        terms = {t.name: t.value for t in vllm.budget(model, mixed.on(kind)).terms}
+        by_gpu[kind.name] = terms["weights"]
+    layer = sum(stored_bytes(model, g) / len(g.layers) for g in model.tensors if g.layers)
+    table = 128_256 * 4096 * 2
+    norm = 4096 * 2
+    assert by_gpu["H100-80GB"] == pytest.approx(16 * layer + table, rel=1e-6)
+    assert by_gpu["L40S-48GB"] == pytest.approx(16 * layer + table + norm, rel=1e-6)
+
+
+def test_uneven_stages_are_charged_to_their_gpu() -> None:
+    """Two layers of three on the second GPU: what does not divide goes before the last stage."""
+    model = kvproof.load_model(
+        {
+            "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024,
+            "intermediate_size": 4096, "num_hidden_layers": 5, "num_attention_heads": 8,
+            "num_key_value_heads": 8, "vocab_size": 32000, "torch_dtype": "bfloat16",
+        }
+    )  # fmt: skip
+    mixed = kvproof.Deployment("vllm@0.28", "H100-80GB+L40S", pipeline_parallel_size=2)
+    weights = [
+        next(t.value for t in vllm.budget(model, mixed.on(kind)).terms if t.name == "weights")
+        for _, kind in mixed.kinds
+    ]
+    layer = sum(stored_bytes(model, g) / len(g.layers) for g in model.tensors if g.layers)
+    assert weights[0] - weights[1] == pytest.approx(layer, rel=0.01)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    name=st.sampled_from(
+        ["meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-V4-Flash",
+         "Qwen/Qwen3-VL-30B-A3B-Instruct", "Qwen/Qwen3.8-Flash-Next", "zai-org/GLM-5.3-Flash",
+         "openai/gpt-oss-120b", "thinkingmachines/Inkling-Small"]
+    ),
+    gpu=st.sampled_from(["H100-80GB", "B200", "MI300X", "RTX-4090", "L40S", "H100-80GB+L40S"]),
+    release=st.sampled_from(["0.6.4", "0.11.2", "0.18.0", "0.22", "0.24.0", "0.28", "0.32"]),
+    ranks=st.sampled_from([1, 2, 4, 8]),
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            "enable_lora": st.just(True),
+            "max_loras": st.integers(1, 4),
+            "enforce_eager": st.booleans(),
+            "enable_expert_parallel": st.booleans(),
+            "max_num_seqs": st.sampled_from([1, 16, 512]),
+            "max_model_len": st.sampled_from([4096, 131072, 524288]),
+            "gpu_memory_utilization": st.floats(0.3, 0.98),
+            "used": st.integers(0, 3 * 10**9),
+            "speculative_config": st.sampled_from(
+                [{"method": "mtp", "num_speculative_tokens": 2},
+                 {"method": "ngram", "num_speculative_tokens": 3}]
+            ),
+        },
+    ),
+)  # fmt: skip
+def test_terms_of_any_deployment_add_up_and_say_how(
+    name: str, gpu: str, release: str, ranks: int, options: dict[str, Any]
+) -> None:
+    """What is left for the cache, and all that takes from it, is the GPU's memory to the byte."""
+    model = kvproof.load_model(name, offline=True)
+    flags = {**options, "tensor_parallel_size": ranks}
+    try:
+        deployment = kvproof.Deployment(f"vllm@{release}", gpu, **flags)
+        found = vllm.budget(model, deployment)
+    except UsageError:  # what vLLM refuses, or a GPU count that its ranks do not divide
+        return
+    assert deployment.accelerator is not None
+    assert sum(t.value for t in found.terms) == deployment.accelerator.memory_bytes
+    names = [t.name for t in found.terms]
+    assert len(set(names)) == len(names)
+    assert all(t.unit == "B" and t.formula and t.source for t in found.terms)
+    assert all(t.value >= 0 for t in found.terms if t.name != "missing")
+    assert found.interval[0] <= found.kv_bytes <= found.interval[1]
+    assert ("LoRA slots" in names) == bool(options.get("enable_lora"))
+    assert ("communication" in names) == (ranks > 1)
+    drafted = options.get("speculative_config", {}).get("method") == "mtp"
+    assert ("draft model" in names) <= drafted

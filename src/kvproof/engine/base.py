@@ -123,6 +123,17 @@ class Deployment:
         """The GPU of rank 0, by which engines choose their defaults."""
         return self.kinds[0][1] if self.kinds else None
 
+    @property
+    def own_ranks(self) -> tuple[int, ...]:
+        """The ranks on `accelerator`, counted in the order that the GPUs are written in."""
+        out: list[int] = []
+        start = 0
+        for count, kind in self.kinds:
+            if kind is self.accelerator:
+                out += range(start, start + count)
+            start += count
+        return tuple(out)
+
     def on(self, accelerator: Accelerator) -> Deployment:
         """The same deployment, answered for its ranks on `accelerator`."""
         other = Deployment.__new__(Deployment)

@@ -1,7 +1,7 @@
 """Ranks on different GPUs: the rank that leaves the least for the cache decides for all.
 
-Engines agree on one count of blocks or tokens over all ranks, the smallest. Every rank is charged
-what the fullest one holds, so an uneven split made by hand may hold a little more.
+Engines agree on one count of blocks or tokens over all ranks, the smallest. vLLM's ranks are
+charged what their own pipeline stages hold; other engines' what the fullest rank holds.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def budget(model: Model, deployment: Deployment) -> Budget:
         return _given(terms, memory, given)
     if used:
         terms.append(_others(used, charged, settings))
-    weights = rank_weights(model, settings)
+    weights = rank_weights(model, settings, _own_stages(deployment, settings))
     terms += _weight_terms(weights, settings)
     parts = [*run_parts(model, settings, memory), *_optional(model, settings)]
     graphs = graph_part(settings)
@@ -48,6 +48,17 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     terms += [_term(part) for part in parts]
     left = memory - sum(int(term.value) for term in terms)
     return _answer(terms, memory, left, _doubt(parts, weights))
+
+
+def _own_stages(deployment: Deployment, settings: Settings) -> frozenset[int] | None:
+    """The pipeline stages whose ranks lie on the GPU that is answered for; None for all.
+
+    Ranks follow the order of the GPUs, stage after stage, replica after replica. Source: vLLM
+    0.32, distributed/parallel_state.py (initialize_model_parallel).
+    """
+    if not deployment.mixed:
+        return None
+    return frozenset(rank // settings.ranks % settings.stages for rank in deployment.own_ranks)
 
 
 def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:

@@ -170,10 +170,11 @@ def communication_era(settings: Settings) -> str:
 def fused_reduce(settings: Settings, memory: float) -> bool:
     """Whether all-reduces are fused with what follows, in workspaces of FlashInfer's.
 
-    Source: vLLM 0.18, config/vllm.py (enable_allreduce_rms_fusion): data-centre GPUs of
-    capability 9 and 10.
+    Source: vLLM 0.20.2, config/vllm.py (enable_allreduce_rms_fusion): capability 9 and 10, without
+    stages or replicas.
     """
-    return memory >= _LARGE_GPU and settings.capability[0] in (9, 10)
+    alone = settings.stages == 1 and settings.replicas == 1
+    return alone and memory >= _LARGE_GPU and settings.capability[0] in (9, 10)
 
 
 def _communication(settings: Settings, memory: int) -> Part:

@@ -7,6 +7,8 @@ deals whole experts), layers/attention/mla_attention.py (the absorbed copy of kv
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from kvproof.engine.vllm.compressed import is_v4
@@ -64,14 +66,21 @@ class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def rank_weights(model: Model, settings: Settings) -> RankWeights:
-    """The weights of the rank that holds most; raises ModelError when they aren't known."""
+def rank_weights(
+    model: Model, settings: Settings, stages: Collection[int] | None = None
+) -> RankWeights:
+    """The weights of the rank that holds most, of all stages or of `stages`.
+
+    Raises ModelError when they aren't known.
+    """
     if not model.tensors and model.stored_weight_bytes is None:
         raise ModelError(
             f"the weights of {model.name} are not known", hint="give weights with the config"
         )
     scale = _stored_scale(model)
-    decoder = max(_stage_bytes(model, settings, part) for part in _stages(model, settings))
+    parts = stage_layers(model, settings.stages)
+    own = [part for i, part in enumerate(parts) if stages is None or i in stages]
+    decoder = max(_stage_bytes(model, settings, part) for part in own)
     encoders = sum(
         _encoder_bytes(model, settings, group)
         for group in model.tensors
@@ -96,10 +105,6 @@ def _stored_scale(model: Model) -> float:
         return 1.0
     computed = sum(stored_bytes(model, group) for group in model.tensors)
     return model.stored_weight_bytes / computed if computed else 1.0
-
-
-def _stages(model: Model, settings: Settings) -> tuple[range, ...]:
-    return stage_layers(model, settings.stages)
 
 
 def _stage_bytes(model: Model, settings: Settings, part: range) -> float:
