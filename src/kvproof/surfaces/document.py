@@ -57,10 +57,19 @@ def document(
         "result": plain(result),
         "warnings": list(warnings),
     }
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
+    return _written(whole)
 
 
-def error_document(message: str, hint: str | None, code: int) -> str:
-    """The JSON form of an error, for standard error."""
-    body = {"error": {"code": code, "message": message, "hint": hint}}
-    return msgspec.json.encode(body).decode()
+def error_document(message: str, hint: str | None, code: int, command: str = "") -> str:
+    """The JSON form of an error, for standard error: `code` is the exit status."""
+    from kvproof import __version__
+
+    error = {"code": code, "message": message, "hint": hint}
+    head = {"schema_version": SCHEMA_VERSION, "kvproof": __version__, "command": command}
+    return _written({**head, "error": error})
+
+
+def _written(whole: Mapping[str, Any]) -> str:
+    from kvproof.surfaces.terminal import json_for_stream
+
+    return json_for_stream(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())

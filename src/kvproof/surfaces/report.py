@@ -27,6 +27,9 @@ _LABELS = {
 }
 
 
+_STYLES = {"ok": "green", "wide": "yellow", "off": "red"}
+
+
 def report_text(report: Report) -> str:
     """The report for a terminal: what was read, the table, what is off, what to change."""
     log = report.log
@@ -57,15 +60,20 @@ def comparisons(rows: tuple[Comparison, ...], word: str = "printed") -> str:
             _show(row.predicted, row.unit),
             _show(row.printed, row.unit),
             "-" if row.relative is None else f"{row.relative * 100:+.2f} %",
-            paint("ok", "green") if row.ok else paint("off", "red"),
-            row.cause if not row.ok or abs(row.relative or 0) > 0.01 else "",
+            paint(row.verdict, _STYLES[row.verdict]),
+            _because(row),
         ]
         for row in rows
     ]
-    lines = table(head[:5], [row[:5] for row in body]).splitlines()
-    return "\n".join(
-        f"{line}  {row[5]}".rstrip() for line, row in zip(lines, [head, *body], strict=True)
-    )
+    return table(head, body, prose=True)
+
+
+def _because(row: Comparison) -> str:
+    """What explains a difference worth a word."""
+    if row.verdict == "wide":
+        wide = f"inside, but the interval is wide (±{100 * (row.half_width or 0):.0f} %)"
+        return f"{wide}: {row.cause}" if row.cause else wide
+    return row.cause if not row.ok or abs(row.relative or 0) > 0.01 else ""
 
 
 def _figures(report: Report) -> str:
@@ -127,4 +135,10 @@ def report_result(report: Report) -> dict[str, Any]:
 
 def _row(row: Comparison) -> dict[str, Any]:
     shown = {name: getattr(row, name) for name in row.__struct_fields__}
-    return {**shown, "difference": row.difference, "relative": row.relative, "ok": row.ok}
+    return {
+        **shown,
+        "difference": row.difference,
+        "relative": row.relative,
+        "ok": row.ok,
+        "verdict": row.verdict,
+    }

@@ -96,9 +96,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(args: list[str]) -> int:
+    from kvproof.surfaces.terminal import prepare_streams
+    from kvproof.surfaces.text import colour_wanted
+
+    prepare_streams()
     warnings.showwarning = _note
     try:
-        status = cli.main(args, prog_name="kvproof", standalone_mode=False)
+        status = cli.main(args, prog_name="kvproof", standalone_mode=False, color=colour_wanted())
         if sys.stdout is not None:
             sys.stdout.flush()
     except click.exceptions.Exit as error:
@@ -131,10 +135,18 @@ def _report(message: str, hint: str | None, status: int, args: list[str]) -> int
     if "--json" in args:
         from kvproof.surfaces.document import error_document
 
-        click.echo(error_document(message, hint, status), err=True)
+        click.echo(error_document(message, hint, status, _command_of(args)), err=True)
     else:
         click.echo(f"kvproof: {message}" + (f"; {hint}" if hint else ""), err=True)
     return status
+
+
+def _command_of(args: list[str]) -> str:
+    """The command that the arguments name: `plan` where they begin with a model."""
+    named = [word for word in args if not word.startswith("-")]
+    if named[:1] == ["lab"]:
+        return " ".join(named[:2])
+    return named[0] if named and named[0] in COMMANDS else "plan"
 
 
 def _fault(error: Exception, args: list[str]) -> int:

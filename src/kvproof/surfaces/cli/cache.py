@@ -112,7 +112,9 @@ def _cache(ctx: click.Context, model: Any) -> int:
             document("cache", inputs=inputs_of(ctx, model), result=result, warnings=model.notes)
         )
         return 0
-    click.echo(_cache_text(model, types, rows, per_token, explain=values["explain"]))
+    from kvproof.surfaces.terminal import fold
+
+    click.echo(fold(_cache_text(model, types, rows, per_token, explain=values["explain"])))
     warn(model.notes)
     return 0
 
@@ -230,7 +232,9 @@ def _without(ctx: click.Context, model: Any) -> int:
             document("cache", inputs=inputs_of(ctx, model), result=result, warnings=model.notes)
         )
         return 0
-    click.echo(_without_text(model, answer, values["flops"], explain=values["explain"]))
+    from kvproof.surfaces.terminal import fold
+
+    click.echo(fold(_without_text(model, answer, values["flops"], explain=values["explain"])))
     warn(model.notes)
     return 0
 

@@ -13,6 +13,7 @@ from kvproof.surfaces.cli.options import (
     deployment_of,
     deployment_options,
     inputs_of,
+    notes_of,
     output_options,
     warn,
 )
@@ -43,15 +44,18 @@ def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
         from kvproof.surfaces.document import document
 
         result = {"capacity": answer, "sequences": sequences}
+        warnings = (*notes_of(ctx), *model.notes)
         click.echo(
-            document("capacity", inputs=inputs_of(ctx, model), result=result, warnings=model.notes)
+            document("capacity", inputs=inputs_of(ctx, model), result=result, warnings=warnings)
         )
     else:
-        click.echo(_text(answer, sequences, str(deployment.engine)))
+        from kvproof.surfaces.terminal import fold
+
+        click.echo(fold(_text(answer, sequences, str(deployment.engine))))
         if values["explain"]:
             from kvproof.surfaces.show import terms_text
 
-            click.echo("\n" + terms_text("Derivation", answer.terms))
+            click.echo(fold("\n" + terms_text("Derivation", answer.terms)))
         warn(model.notes)
     return 0 if answer.fits else 1
 

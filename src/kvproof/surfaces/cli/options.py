@@ -56,8 +56,11 @@ def deployment_options(command: F) -> F:
         click.option("--kv-dtype", help="Cache element type, e.g. fp8."),
         click.option("--tp", type=int, help="Tensor-parallel GPUs of one replica."),
         click.option("--engine", default="vllm", show_default=True, help="Engine[@version]."),
+        click.option("--server", metavar="NAME", help="Which server of the manifest."),
         click.option(
-            "--manifest", metavar="FILE", help="Kubernetes manifest or compose file that serves it."
+            "--manifest",
+            metavar="FILE",
+            help="Kubernetes manifest, chart values or compose file that serves it.",
         ),
         click.option(
             "--gpu", metavar="GPU", help="GPU, with a count: 8xH100-80GB; mixed: H100-80GB+L40S."
@@ -87,31 +90,56 @@ _FORMULA_ONLY = ("gpu_memory", "bandwidth", "weight_bytes", "memory_share", "oth
 
 
 def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | None, Any]:
-    """The model that a pasted command names (else None), and the deployment.
+    """The model that a pasted command or manifest names (else None), and the deployment.
 
-    Options of kvproof's own override the pasted flags.
+    Options of kvproof's own override the pasted flags. How the command was read goes to
+    standard error, and to `notes_of`.
     """
-    words: tuple[str, ...] = ctx.meta.get("engine_words", ())
     values = ctx.params
+    read = _pasted(ctx, gpu or values.get("gpu"))
+    if read is None:
+        deployment = make_deployment(_with_source(ctx), gpu)
+        ctx.meta["deployment"] = (deployment, None)
+        return None, deployment
+    ctx.meta["deployment"] = (read.deployment, "config" if values.get("manifest") else "flag")
+    ctx.meta["notes"] = read.notes
+    warn(read.notes)
+    return read.model, read.deployment
+
+
+def _pasted(ctx: click.Context, gpu: str | None) -> Any:
+    """What a manifest or the words behind -- start; None without either."""
+    values, flags = ctx.params, _own_flags(ctx.params)
+    words: tuple[str, ...] = ctx.meta.get("engine_words", ())
     if values.get("manifest"):
         from kvproof.engine.manifest import read_manifest
 
-        gpu, flags = gpu or values.get("gpu"), _own_flags(values)
-        read = read_manifest(_read_text(values["manifest"]), gpu, **flags)
-        return read.model, read.deployment
+        text = _read_text(values["manifest"])
+        return read_manifest(text, gpu, server=values.get("server"), **flags)
     if not words:
-        return None, make_deployment(values, gpu)
+        return None
     import shlex
 
     from kvproof.engine.command import read_command, read_flags
 
-    gpu, flags = gpu or values.get("gpu"), _own_flags(values)
     if words[0].startswith("-"):
-        read = read_flags(str(values["engine"]), words, gpu, **flags)
-    else:
-        line = words[0] if len(words) == 1 else shlex.join(words)
-        read = read_command(line, gpu, **flags)
-    return read.model, read.deployment
+        return read_flags(str(values["engine"]), words, gpu, **flags)
+    return read_command(words[0] if len(words) == 1 else shlex.join(words), gpu, **flags)
+
+
+def _with_source(ctx: click.Context) -> dict[str, Any]:
+    """The options; a model of Ollama's store is served by Ollama unless an engine is named."""
+    commandline = click.core.ParameterSource.COMMANDLINE
+    chosen = ctx.get_parameter_source("engine") is commandline
+    if str(ctx.params.get("source")).startswith("ollama:") and not chosen:
+        return {**ctx.params, "engine": "ollama"}
+    return ctx.params
+
+
+def notes_of(ctx: click.Context) -> tuple[str, ...]:
+    """How the pasted command or manifest was read, where that is not plain."""
+    notes: tuple[str, ...] = ctx.meta.get("notes", ())
+    return notes
 
 
 def _read_text(path: str) -> str:
@@ -137,7 +165,7 @@ def _own_flags(values: dict[str, Any]) -> dict[str, Any]:
 
 def make_deployment(values: dict[str, Any], gpu: str | None = None) -> Any:
     """The deployment that the options describe; the formula's own inputs choose the formula."""
-    from kvproof.engine.base import Deployment
+    from kvproof.engine.base import Deployment, parse_engine
     from kvproof.errors import UsageError
 
     engine = str(values["engine"])
@@ -147,7 +175,10 @@ def make_deployment(values: dict[str, Any], gpu: str | None = None) -> Any:
     if given and engine != "formula":
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"{names} belongs to the formula", hint="add --engine formula")
-    return Deployment(engine, gpu or values.get("gpu"), **{**_own_flags(values), **given})
+    from kvproof.engine.common_flags import named_for
+
+    own = named_for(parse_engine(engine).name, _own_flags(values))
+    return Deployment(engine, gpu or values.get("gpu"), **{**own, **given})
 
 
 def origins(ctx: click.Context) -> dict[str, str]:
@@ -164,6 +195,12 @@ def inputs_of(ctx: click.Context, model: Any = None) -> dict[str, tuple[Any, str
     skipped = {"as_json", "explain", "chart", "offline"}
     where = origins(ctx)
     found = {k: (v, where[k]) for k, v in ctx.params.items() if k not in skipped and v is not None}
+    deployment, origin = ctx.meta.get("deployment", (None, None))
+    if deployment is not None:
+        found["engine"] = (str(deployment.engine), origin or where.get("engine", "default"))
+        found["flags"] = (dict(deployment.flags), origin or "flag")
+    if deployment is not None and deployment.gpu is not None:
+        found["gpu"] = (deployment.gpu, "flag")
     if model is not None:
         found["model"] = (
             {"name": model.name, "model_type": model.model_type, "source": model.source},

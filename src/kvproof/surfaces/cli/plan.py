@@ -19,6 +19,7 @@ from kvproof.surfaces.cli.options import (
     deployment_of,
     deployment_options,
     inputs_of,
+    notes_of,
     output_options,
     warn,
 )
@@ -97,7 +98,7 @@ def _print(ctx: click.Context, found: tuple[Any, Any, Any, tuple[Any, ...]]) -> 
                 inputs=inputs_of(ctx, model),
                 result=result,
                 assumptions=_assumptions(answer),
-                warnings=answer.warnings,
+                warnings=(*notes_of(ctx), *answer.warnings),
             )
         )
         return
@@ -149,9 +150,9 @@ def _sources(answer: Any) -> set[str]:
 
 
 def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[str]:
-    from kvproof.model.weights import weight_terms
     from kvproof.planning.plan import types_of
     from kvproof.surfaces import show
+    from kvproof.surfaces.terminal import fold
     from kvproof.surfaces.text import heading, paint
     from kvproof.units import show_bytes
 
@@ -166,16 +167,28 @@ def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[s
         show.rows_text(answer),
         "  " + show.crossover_text(answer),
     ]
+    parts = [fold(part) for part in parts]
     command = _command(model, deployment)
     if command:
         parts.append(f"{heading('Command')}\n  {command}")
     if answer.capacity.error:
-        parts.append(paint(f"Does not fit at max_model_len: {answer.capacity.error}", "red"))
-    if explain:
-        parts.append(show.terms_text("Weights, by role", weight_terms(model)))
-        parts.append(show.terms_text("Memory, term by term", answer.budget.terms))
-        for row in answer.rows:
-            if row.step:
-                title = f"One step at {row.context:,} tokens, {row.sequences:,} sequences"
-                parts.append(show.terms_text(title, row.step.terms))
-    return parts
+        lines = fold(f"Does not fit at max_model_len: {answer.capacity.error}")
+        parts.append(paint(lines, "red"))
+    return parts if not explain else [*parts, *_explained(model, answer)]
+
+
+def _explained(model: Any, answer: Any) -> list[str]:
+    """Every formula with its numbers: weights, memory, and the step of each context."""
+    from kvproof.model.weights import weight_terms
+    from kvproof.surfaces.show import terms_text
+    from kvproof.surfaces.terminal import fold
+
+    parts = [
+        terms_text("Weights, by role", weight_terms(model)),
+        terms_text("Memory, term by term", answer.budget.terms),
+    ]
+    for row in answer.rows:
+        if row.step:
+            title = f"One step at {row.context:,} tokens, {row.sequences:,} sequences"
+            parts.append(terms_text(title, row.step.terms))
+    return [fold(part) for part in parts]
