@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -121,6 +122,7 @@ _SYNONYMS = (
 )
 
 
+@lru_cache(maxsize=16_384)
 def canonical(name: str) -> str:
     """`name` without the wrappers that differ between checkpoints and model classes."""
     out = _PREFIX.sub("", name.removesuffix(".weight")) + "."
@@ -129,6 +131,7 @@ def canonical(name: str) -> str:
     return out[:-1]
 
 
+@lru_cache(maxsize=131_072)
 def matches(pattern: str, name: str) -> bool:
     """Whether an exclusion `pattern` covers the module with canonical `name`.
 

@@ -1,4 +1,4 @@
-"""Observe: what engines print at start and servers report, held against what is predicted, and what was learned."""
+"""Observe: what engines print and servers report, held against predictions; what was learned."""
 
 from __future__ import annotations
 

@@ -5,27 +5,20 @@ from __future__ import annotations
 from kvproof.engine.base import Budget
 from kvproof.observe.capacity_rows import printed_pool
 from kvproof.observe.compare import Comparison, compared
+from kvproof.observe.explain import WORDS, in_words, printed_term, shares, term_of
 from kvproof.observe.figures import Figure, Log
 from kvproof.terms import Term
+from kvproof.units import GIB
 
-# figure -> words that the term's name holds (any of them).
-_TERMS = {
-    "weights": ("weight",),
-    "peak_activation": ("activation",),
-    "cuda_graph_estimated": ("graph",),
-    "non_torch": ("non-torch", "framework", "nccl"),
-    "state_pool": ("state",),
-    "engine": ("weight",),
-}
 # What a term without an interval may differ by: loaders' buffers, padding, repacked layouts.
 _LOOSE, _WORKSPACE = 0.03, 64 * 2**20
-_WORDS = {
-    "weights": "weights",
-    "peak_activation": "activations",
-    "cuda_graph_estimated": "CUDA graphs",
-    "non_torch": "context and communicators",
-    "total_gpu_memory": "the GPU's memory",
-    "state_pool": "the state pool",
+_RANKS = (2, 4, 8, 16)
+_HINTS = {
+    "weights": "loaders' buffers, padding, or stored in other types than described",
+    "peak_activation": "another batch (max_num_batched_tokens, max_num_seqs) than assumed",
+    "cuda_graph_estimated": "other capture sizes than assumed",
+    "non_torch": "other processes at the start, or libraries' workspaces",
+    "state_pool": "another number of states than assumed",
 }
 
 
@@ -35,13 +28,15 @@ def budget_rows(log: Log, budget: Budget, memory: int | None) -> list[Comparison
     total = log.get("total_gpu_memory")
     if total is not None and memory is not None:
         near = 0.01 * memory
-        rows.append(compared(total, memory, low=memory - near, high=memory + near, exact=False))
+        cause = "another GPU than assumed, or a slice of it"
+        rows.append(
+            compared(total, memory, low=memory - near, high=memory + near, exact=False, cause=cause)
+        )
     for name in ("weights", "peak_activation", "cuda_graph_estimated", "non_torch"):
-        figure, term = log.smallest(name), term_of(budget, name)
+        figure, term = printed_term(log, name), term_of(budget, name)
         if figure is not None and term is not None:
             rows.append(_term_row(figure, term))
-    state = state_pool(log)
-    term = term_of(budget, "state_pool")
+    state, term = state_pool(log), term_of(budget, "state_pool")
     if state is not None and term is not None:
         rows.append(_term_row(state, term))
     pool = printed_pool(log)
@@ -54,28 +49,23 @@ def budget_rows(log: Log, budget: Budget, memory: int | None) -> list[Comparison
             text="",
             line=pool.line,
         )
-        low, high = budget.interval
-        cause = blame(log, budget, memory)
-        rows.append(compared(figure, budget.kv_bytes, low=low, high=high, exact=False, cause=cause))
+        rows.append(_pool_row(log, figure, budget, memory))
     return rows
 
 
-def term_of(budget: Budget, name: str) -> Term | None:
-    """The budget's terms that a printed figure covers, added up."""
-    words = _TERMS.get(name, ())
-    found = [t for t in budget.terms if any(w in t.name.lower() for w in words) and t.unit == "B"]
-    found = [t for t in found if "kept free" not in t.name]
-    if not found:
-        return None
-    bounded = any(t.low is not None for t in found)
-    return Term(
-        name=name,
-        value=sum(t.value for t in found),
-        unit="B",
-        formula=" + ".join(t.name for t in found),
-        source=found[0].source,
-        low=sum(t.value if t.low is None else t.low for t in found) if bounded else None,
-        high=sum(t.value if t.high is None else t.high for t in found) if bounded else None,
+def _pool_row(log: Log, figure: Figure, budget: Budget, memory: int | None) -> Comparison:
+    low, high = budget.interval
+    gap = figure.value - budget.kv_bytes
+    small = abs(gap) <= max(0.005 * abs(figure.value), figure.step)
+    found = () if small else shares(log, budget, gap, memory)
+    return compared(
+        figure,
+        budget.kv_bytes,
+        low=low,
+        high=high,
+        exact=False,
+        cause=in_words(found),
+        shares=found,
     )
 
 
@@ -104,45 +94,17 @@ def _term_row(figure: Figure, term: Term) -> Comparison:
         low=value - loose if low is None else low,
         high=value + loose if high is None else high,
         exact=False,
-        cause="" if _near(figure.value, value) else f"{_WORDS.get(figure.name, figure.name)}",
+        cause=_term_cause(figure, value),
     )
 
 
-def _near(a: float, b: float) -> bool:
-    return abs(a - b) <= 0.02 * max(abs(a), abs(b))
-
-
-def blame(log: Log, budget: Budget, memory: int | None) -> str:
-    """The printed term that explains most of the difference in what is left for the cache."""
-    pool = printed_pool(log)
-    if pool is None:
+def _term_cause(figure: Figure, predicted: float) -> str:
+    gap = figure.value - predicted
+    if abs(gap) <= 0.02 * max(abs(figure.value), abs(predicted)):
         return ""
-    gap = pool.value - budget.kv_bytes
-    if abs(gap) <= max(0.005 * abs(pool.value), pool.high - pool.low):
-        return ""
-    shares: dict[str, float] = {}
-    for name in ("weights", "peak_activation", "cuda_graph_estimated", "non_torch"):
-        figure, term = log.smallest(name), term_of(budget, name)
-        if figure is not None and term is not None:
-            shares[_WORDS[name]] = float(term.value) - figure.value
-    total = log.value("total_gpu_memory")
-    share = log.flags.get("gpu_memory_utilization")
-    if total is not None and memory is not None:
-        factor = share if isinstance(share, float) else 0.9
-        shares[_WORDS["total_gpu_memory"]] = (total - memory) * factor
-    used = initial_use(log)
-    if used:
-        shares["other processes"] = -used
-    same = {word: part for word, part in shares.items() if part * gap > 0}
-    if not same:
-        return "a term that the log does not print (context, other processes, a version rule)"
-    word = max(same, key=lambda w: abs(same[w]))
-    return f"{word}: {abs(same[word]) / 2**30:.2f} GiB of {abs(gap) / 2**30:.2f} GiB"
-
-
-def initial_use(log: Log) -> float:
-    """Bytes in use on the device before the engine starts beyond its own context."""
-    free, total = log.get("free_memory"), log.get("total_gpu_memory")
-    if free is None or total is None:
-        return 0.0
-    return max(0.0, total.value - free.value - 1.0 * 2**30)
+    if figure.name == "weights" and figure.value > 0:
+        ranks = next((n for n in _RANKS if abs(predicted / figure.value / n - 1) < 0.1), None)
+        if ranks:
+            return f"weights of one of {ranks} times the ranks: no flag says so (tensor parallel)"
+    word = WORDS.get(figure.name, figure.name)
+    return f"{word} {gap / GIB:+.2f} GiB: {_HINTS.get(figure.name, '')}"

@@ -16,11 +16,13 @@ from kvproof.observe.budget_rows import budget_rows
 from kvproof.observe.buffer_rows import buffer_rows
 from kvproof.observe.capacity_rows import capacity_rows, planned_rows
 from kvproof.observe.compare import Comparison
-from kvproof.observe.deploy import Setup, setup_of
+from kvproof.observe.deploy import Setup, named_release, setup_of
 from kvproof.observe.figures import Log
 from kvproof.observe.ledger import ledger_rows
 from kvproof.observe.model_rows import model_rows
+from kvproof.observe.ranks import with_ranks
 from kvproof.observe.read import read_log
+from kvproof.observe.releases import others, settle
 from kvproof.terms import Term
 
 
@@ -81,15 +83,21 @@ def check(
         raise UsageError(f"the tolerance is {tolerance}", hint="give a share, such as 0.02")
     warnings: list[str] = []
     described = _model(read, model, warnings, offline=offline)
-    setup = _setup(read, gpu, warnings)
+    ranks = None
+    if described is not None:
+        shape = described
+        read, ranks = with_ranks(read, shape, lambda log: _at_release(log, shape, gpu, None))
+    setup = _setup(read, gpu, described, warnings)
     ledger = ledger_rows(read)
     rows: list[Comparison] = []
     terms: tuple[Term, ...] = ()
     if described is not None and setup is not None:
         rows, terms = _rows(read, described, setup.deployment, overheads, warnings)
+        rows = [_by_rules(row, read, described, gpu) for row in rows]
     rows = [msgspec.structs.replace(row, tolerance=tolerance) for row in rows]
     deployment = setup.deployment if setup is not None else None
-    assumed = setup.assumptions if setup is not None else ()
+    assumed: tuple[str, ...] = (ranks,) if ranks else ()
+    assumed += setup.assumptions if setup is not None else ()
     return Report(
         log=read,
         model=described.name if described is not None else read.model,
@@ -123,13 +131,54 @@ def _model(log: Log, given: Any, warnings: list[str], *, offline: bool) -> Model
         return None
 
 
-def _setup(log: Log, gpu: str | None, warnings: list[str]) -> Setup | None:
-    if gpu is not None:
-        return setup_of(log, gpu)
+def _setup(log: Log, gpu: str | None, model: Model | None, warnings: list[str]) -> Setup | None:
     try:
-        return setup_of(log)
+        setup = setup_of(log, gpu)
     except KvproofError as error:
+        if gpu is not None:
+            raise
         warnings.append(error.message)
+        return None
+    if named_release(log) is not None:
+        return setup
+    settled = settle(log, lambda release: _at_release(log, model, gpu, release))
+    if settled is None:
+        return setup
+    setup = setup_of(log, gpu, settled.release)
+    return msgspec.structs.replace(setup, assumptions=(settled.note, *setup.assumptions))
+
+
+def _at_release(
+    log: Log, model: Model | None, gpu: str | None, release: str | None
+) -> tuple[list[Comparison], tuple[Term, ...]] | None:
+    """The rows and terms under another release's rules; None where nothing can be predicted."""
+    if model is None:
+        return None
+    try:
+        return _rows(log, model, setup_of(log, gpu, release).deployment, None, [])
+    except KvproofError:
+        return None
+
+
+def _by_rules(row: Comparison, log: Log, model: Model, gpu: str | None) -> Comparison:
+    """A figure that is off names the releases whose rules give it, where there are any."""
+    if row.ok or not row.exact:
+        return row
+    unnamed = msgspec.structs.replace(log, version=None)
+    found = others(log, row.name, lambda release: _capacities_at(unnamed, model, gpu, release))
+    if not found:
+        return row
+    return msgspec.structs.replace(row, cause=f"version rule: {log.program} {found} gives it")
+
+
+def _capacities_at(
+    log: Log, model: Model, gpu: str | None, release: str
+) -> tuple[list[Comparison], tuple[Term, ...]] | None:
+    """As `_at_release`, without the memory budget."""
+    make = _buffers if log.engine == "llamacpp" else _capacities
+    try:
+        return make(log, model, setup_of(log, gpu, release).deployment, None)
+    except KvproofError:
         return None
 
 

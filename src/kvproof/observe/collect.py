@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from kvproof.errors import InputError
+from kvproof.observe.dates import Wording, span, wording
 from kvproof.observe.figures import Figure, Log, Unit
 from kvproof.observe.flags import read_flags, spoken_flags
 from kvproof.observe.formats import ROUNDED
@@ -50,6 +51,7 @@ class Collector:
         self._flags: dict[str, dict[str, Any]] = {}
         self._votes: dict[str, int] = {}
         self._problems: list[str] = []
+        self._rows: dict[tuple[str, str, str], Wording] = {}
         self._part = 0
         self._last: tuple[tuple[int, int], set[tuple[str, str, Any]]] = ((0, 0), set())
         self.lines = self._dropped = 0
@@ -84,6 +86,9 @@ class Collector:
         if match is None:
             return False
         self._vote(row.engine, 1 if row.row.source == "quoted" else 5)
+        if row.row.source != "quoted":
+            words = wording(row.row.versions, match[0][:60])
+            self._rows.setdefault((row.engine, row.row.source, row.row.versions), words)
         pairs = list(zip(row.slots, match.groups(), strict=True))
         about = {n: v for (n, _), v in pairs if n in _ABOUT_LINE and v}
         about.setdefault("worker", _worker(text[: match.start()]))
@@ -177,6 +182,8 @@ class Collector:
             problems=tuple(self._problems),
             lines=self.lines,
             dropped=self._dropped,
+            wording=span(w for (own, *_), w in self._rows.items() if own == engine),
+            modules=frozenset(source for own, source, _ in self._rows if own == engine),
         )
 
     def _verdict(self) -> tuple[str, str]:

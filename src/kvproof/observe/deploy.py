@@ -11,6 +11,7 @@ from kvproof.errors import KvproofError, UsageError
 from kvproof.hardware import Accelerator, accelerator, accelerators
 from kvproof.observe.figures import Log
 from kvproof.observe.flat import caches
+from kvproof.observe.releases import planned_by, rule_sets
 
 # Two GPUs whose memory differs by less are not told apart by what a log prints of it.
 _SAME_MEMORY = 0.006
@@ -39,14 +40,22 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-def setup_of(log: Log, gpu: str | None = None) -> Setup:
-    """The deployment that printed `log`; `gpu` when the log does not name it or names another."""
+def setup_of(log: Log, gpu: str | None = None, release: str | None = None) -> Setup:
+    """The deployment that printed `log`; `gpu` when the log does not name it or names another.
+
+    `release`: whose rules to take where the log names none.
+    """
     assumptions: list[str] = []
     warnings: list[str] = []
     engine = log.engine
-    if log.version and _reads(f"{engine}@{log.version}"):
-        engine = f"{engine}@{log.version}"
-    else:
+    named = named_release(log)
+    if named is not None:
+        engine = f"{engine}@{named}"
+        if named != log.version:
+            assumptions.append(f"{log.program} {log.version}: rules of {named}")
+    elif release is not None:
+        engine = f"{engine}@{release}"
+    elif not rule_sets(log.engine):
         assumptions.append(f"no {log.program} version is named: newest rules")
     name = gpu or _gpu_of(log, assumptions)
     flags, dropped = _flags(engine, name, log)
@@ -57,6 +66,17 @@ def setup_of(log: Log, gpu: str | None = None) -> Setup:
         assumptions=tuple(assumptions),
         warnings=tuple(warnings),
     )
+
+
+def named_release(log: Log) -> str | None:
+    """The release that the log names, as the engine's rules know it; None where it names none."""
+    if not log.version:
+        return None
+    if log.program == "Ollama":
+        from kvproof.engine.ollama.flags import build_name
+
+        return build_name(log.version)
+    return planned_by(log, log.version) if _reads(f"{log.engine}@{log.version}") else None
 
 
 def ranks_of(log: Log) -> int:

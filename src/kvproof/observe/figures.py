@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from kvproof.observe.dates import Span
+
 Unit = Literal["B", "token", "block", "layer", "sequence", "x", "%", "B/token", "s", "1"]
 
 
@@ -49,7 +51,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
     `engine` is one of kvproof's engine names; `program` how the software calls itself when that
     differs (Ollama and LM Studio run llama.cpp). `flags` are in the engine's snake_case. `lines`
-    counts the lines read; `problems` are error lines that say the model does not fit.
+    counts the lines read; `problems` are error lines that say the model does not fit. `wording`:
+    the releases that print such lines, `modules` the engine's modules that do.
     """
 
     engine: str
@@ -62,6 +65,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     lines: int = 0
     dropped: int = 0
+    wording: Span = Span()
+    modules: frozenset[str] = frozenset()
 
     def all(self, name: str) -> tuple[Figure, ...]:
         """Every figure of that name, in the order printed."""

@@ -56,6 +56,28 @@ def _vllm_budget(log: Log) -> list[Comparison]:
     return [_sum_row(pool, value, step + pool.step, "budget as printed", cause)]
 
 
+def graphs_charged(log: Log, shares: tuple[float, ...]) -> bool | None:
+    """Whether the printed parts leave out the graphs (False) or not (True); None: can't be told.
+
+    `shares` are the fractions of the GPU's memory to try where the log prints none.
+    """
+    pool, parts = log.smallest("available_kv_memory"), _charged(log)
+    card, asked = log.get("total_gpu_memory"), log.get("requested_memory")
+    if pool is None or len(parts) < 2 or (card is None and asked is None):
+        return None
+    given = log.flags.get("gpu_memory_utilization")
+    tried = (float(given),) if isinstance(given, int | float) else shares
+    totals = [asked] if asked is not None else [_times(card, share) for share in tried if card]
+    taken, half = sum(part.value for part in parts), sum(part.step for part in parts) + pool.step
+    if any(abs(total.value - taken - pool.value) <= half + total.step for total in totals):
+        return False
+    graphs = log.get("cuda_graph_estimated")
+    if graphs is None:
+        return None
+    left = [total.value - taken - graphs.value - pool.value for total in totals]
+    return True if any(abs(rest) <= half + graphs.step for rest in left) else None
+
+
 def _charged(log: Log) -> list[Figure]:
     names = ("consumed", "peak_activation")
     if log.get("consumed") is None:

@@ -6,6 +6,7 @@ reports that shorten the line.
 
 from __future__ import annotations
 
+from kvproof.observe.formats.vllm_dates import DATES
 from kvproof.observe.rows import Row
 
 _V0 = "vllm/worker/worker.py"
@@ -32,8 +33,8 @@ ROWS = (
     Row("attentionbackendenum.", r"using AttentionBackendEnum\.{flag.attention_backend:word}",
         "0.12+", "vllm/platforms/cuda.py"),
     # Weights.
-    Row("weights took", r"loading model weights took {weights:size}", "0.4-0.7", _V0),
-    Row("model loading took", r"model loading took {weights:size}", "0.7+", _RUNNER),
+    Row("weights took", r"loading model weights took {weights:size}", "0.2-0.9", _V0),
+    Row("model loading took", r"model loading took {weights:size}", "0.8+", _RUNNER),
     # V0: profiling and blocks.
     Row("memory profiling results", r"memory profiling results: .{0,120}?"
         r"total_gpu_memory={total_gpu_memory:size} "
@@ -42,39 +43,39 @@ ROWS = (
         r"memory_usage_post_profile={memory_usage_post_profile:size} "
         r"non_torch_memory={non_torch:size} "
         r"kv_cache_size={available_kv_memory:size} "
-        r"gpu_memory_utilization={flag.gpu_memory_utilization:num}", "0.6.3-0.6.5", _V0),
+        r"gpu_memory_utilization={flag.gpu_memory_utilization:num}", "0.6.4", _V0),
     Row("total_gpu_memory", r"can use total_gpu_memory \({total_gpu_memory:size}\) x "
-        r"(?:gpu_memory_utilization )?\(?{flag.gpu_memory_utilization:num}", "0.6.5-0.8", _V0),
-    Row("model weights take", r"model weights take {weights:size}", "0.6.5-0.8", _V0),
-    Row("non_torch_memory", r"non_torch_memory (?:takes )?{non_torch:size}", "0.6.5-0.8", _V0),
+        r"(?:gpu_memory_utilization )?\(?{flag.gpu_memory_utilization:num}", "0.6.5-0.10.2", _V0),
+    Row("model weights take", r"model weights take {weights:size}", "0.6.5-0.10.2", _V0),
+    Row("non_torch_memory", r"non_torch_memory (?:takes )?{non_torch:size}", "0.6.5-0.10.2", _V0),
     Row("activation peak memory", r"activation peak memory takes {peak_activation:size}",
-        "0.6.5-0.8", _V0),
+        "0.6.5-0.10.2", _V0),
     Row("reserved for kv cache", r"the rest (?:of the memory )?reserved for KV Cache is "
-        r"{available_kv_memory:size}", "0.6.5-0.8", _V0),
+        r"{available_kv_memory:size}", "0.6.5-0.10.2", _V0),
     Row("blocks:", r"# ?(?:gpu|cuda|rocm|hpu|tpu|xpu|neuron|npu) blocks: ?{num_blocks:int}",
-        "0.2-0.8", "vllm/executor/executor_base.py"),
-    Row("# cpu blocks", r"# ?cpu blocks: ?{cpu_blocks:int}", "0.2-0.8",
+        "0.2-0.11.0", "vllm/executor/executor_base.py"),
+    Row("# cpu blocks", r"# ?cpu blocks: ?{cpu_blocks:int}", "0.2-0.11.0",
         "vllm/executor/executor_base.py"),
     Row("stored in kv cache", r"max seq len \({flag.max_model_len:int}\) is larger than the "
         r"maximum number of tokens that can be stored in KV cache \({kv_cache_tokens:int}\)",
-        "0.3-0.8", "vllm/worker/worker.py: raise_if_cache_size_invalid"),
+        "0.3-0.10.2", "vllm/worker/worker.py: raise_if_cache_size_invalid"),
     # V1: profiling.
     Row("free memory on device", r"free memory on device(?: \S{1,20})? \({free_memory:gib}/"
-        r"{total_gpu_memory:size}\) on startup", "0.10+", _V1),
+        r"{total_gpu_memory:size}\) on startup", "0.9.1+", _V1),
     Row("desired gpu memory utilization", r"desired GPU memory utilization is "
-        r"\({flag.gpu_memory_utilization:num}, {requested_memory:size}\)", "0.10+", _V1),
+        r"\({flag.gpu_memory_utilization:num}, {requested_memory:size}\)", "0.9.1+", _V1),
     Row("requested memory", r"requested memory: {flag.gpu_memory_utilization:num} \(util\), "
-        r"{requested_memory:size}", "0.14+", _V1),
-    Row("initial free memory", r"initial free memory:? {free_memory:size}", "0.14+", _V1),
-    Row("for consumed memory", r"{consumed:size} for consumed memory", "0.21+", _V1),
-    Row(" for weight", r"{weights:size} for weights?\b", "0.10+", _V1),
-    Row("for peak activation", r"{peak_activation:size} for peak activation", "0.10+", _V1),
-    Row("for non-torch memory", r"{non_torch:size} for non-torch memory", "0.10+", _V1),
-    Row("for cudagraph memory", r"{cuda_graph:size} for CUDAGraph memory", "0.10+", _V1),
+        r"{requested_memory:size}", "0.10.1+", _V1),
+    Row("initial free memory", r"initial free memory:? {free_memory:size}", "0.5.1+", _V1),
+    Row("for consumed memory", r"{consumed:size} for consumed memory", "0.27+", _V1),
+    Row(" for weight", r"{weights:size} for weights?\b", "0.10.2+", _V1),
+    Row("for peak activation", r"{peak_activation:size} for peak activation", "0.10.2+", _V1),
+    Row("for non-torch memory", r"{non_torch:size} for non-torch memory", "0.10.2+", _V1),
+    Row("for cudagraph memory", r"{cuda_graph:size} for CUDAGraph memory", "0.10.2+", _V1),
     Row("cache memory in use", r"current kv cache memory in use is {available_kv_memory:size}",
-        "0.10+", _V1),
+        "0.10.2+", _V1),
     Row("within requested", r"free memory after profiling: {free_after_profiling:size} "
-        r"\(total\), {free_within_requested:size} \(within requested\)", "0.10+", _V1),
+        r"\(total\), {free_within_requested:size} \(within requested\)", "0.10.1+", _V1),
     Row("non kv cache memory", r"total non KV cache memory: {non_kv_memory:size}", "0.8+",
         "vllm/utils/mem_utils.py"),
     Row("torch peak memory increase", r"torch peak memory increase: {peak_activation:size}",
@@ -84,7 +85,7 @@ ROWS = (
     Row("weights memory:", r"weights memory: {weights:size}", "0.8+",
         "vllm/utils/mem_utils.py"),
     Row("available kv cache memory", r"available KV cache memory(?: is)?:? "
-        r"{available_kv_memory:size}", "0.8+", _V1),
+        r"{available_kv_memory:size}", "any", _V1),
     Row("for kv cache on node", r"explicitly set \({available_kv_memory:gib}/{free_memory:gib}\) "
         r"GiB for KV cache", "0.11+ on CPU", "vllm/v1/worker/cpu_worker.py"),
     Row("ssm cache type", r"reset SSM cache type to {flag.mamba_ssm_cache_dtype:word}",
@@ -104,8 +105,8 @@ ROWS = (
     Row("kv cache size", r"(?:GPU|CPU|TPU|XPU|NPU|HPU) KV cache size:? "
         r"{kv_cache_tokens:int}(?: tokens)?", "0.8+", _V1_CACHE),
     Row("maximum concurrency", r"maximum concurrency for {max_concurrency_len:int} tokens "
-        r"per request: {max_concurrency:num}x", "0.5+", _V1_CACHE),
-    Row("num_gpu_blocks", r"num_gpu_blocks(?: is)?:? {num_blocks:int}", "0.9+",
+        r"per request: {max_concurrency:num}x", "0.6.3+", _V1_CACHE),
+    Row("num_gpu_blocks", r"num_gpu_blocks(?: is)?:? {num_blocks:int}", "any",
         "vllm/v1/engine/core.py"),
     Row("num_gpu_blocks_override", r"num_gpu_blocks_override={flag.num_gpu_blocks_override:int}",
         "0.6+", _V1_CACHE),
@@ -116,18 +117,18 @@ ROWS = (
     Row("mamba page size by", r"padding mamba page size by {mamba_page_padding:num}%", "0.10+",
         "vllm/model_executor/models/config.py"),
     Row("padding layers", r"add {padding_layers:int} padding layers, may waste at most "
-        r"{padding_waste:num}%", "0.11+", _V1_CACHE),
+        r"{padding_waste:num}%", "0.9.1+", _V1_CACHE),
     Row("exceeds available mamba", r"max_num_seqs \({flag.max_num_seqs:int}\) exceeds available "
-        r"Mamba cache blocks \({mamba_blocks:int}\)", "0.14+", _RUNNER),
+        r"Mamba cache blocks \({mamba_blocks:int}\)", "0.20+", _RUNNER),
     Row("auto-fit max_model_len", r"auto-fit max_model_len: reduced from "
         r"{requested_max_model_len:int} to {flag.max_model_len:int}", "0.14+", _V1_CACHE),
     # V1: it does not fit.
-    Row("max seq len", r"max seq len \({kv_needed_for_len:int}\)", "0.8+", _V1_CACHE),
-    Row("cache is needed", r"{kv_needed:size} KV cache is needed", "0.8+", _V1_CACHE),
+    Row("max seq len", r"max seq len \({kv_needed_for_len:int}\)", "any", _V1_CACHE),
+    Row("cache is needed", r"{kv_needed:size} KV cache is needed", "0.7+", _V1_CACHE),
     Row("larger than the available kv", r"available KV cache memory \({available_kv_memory:size}\)",
-        "0.8+", _V1_CACHE),
+        "0.7+", _V1_CACHE),
     Row("estimated maximum model length", r"estimated maximum model length is "
-        r"{est_max_model_len:int}", "0.9+", _V1_CACHE),
+        r"{est_max_model_len:int}", "0.8.1+", _V1_CACHE),
     Row("cuda out of memory", r"tried to allocate {oom_request:size}", "any", "torch"),
     Row("of which", r"has (?:a total capacity of )?{total_gpu_memory:size} of which "
         r"{oom_free:size} is free", "any", "torch"),
@@ -172,4 +173,5 @@ ROWS = (
     Row("cuda graph", r"(?<!estimated )CUDA graphs?(?: memory| pool| took)?[:=]? {cuda_graph:size}",
         "any", _QUOTED),
     Row("gpu memory", r"total GPU memory[:=]? {total_gpu_memory:size}", "any", _QUOTED),
+    *DATES,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvproof.kinds import ELEMENT_TYPES
 from kvproof.observe.figures import Figure, Log
 from kvproof.observe.flags import scalar
 from kvproof.observe.probing.exposition import Metrics, parse
@@ -58,6 +59,10 @@ def read(pages: Pages) -> Reading | None:
     labels = infos[0].labels if infos else {}
     lab = owner(pages) == "kvproof"
     figures = [f for info in infos for f in _figures(info.labels)]
+    notes = () if infos else ("/metrics has no vllm:cache_config_info: give the flags after --",)
+    if lab and labels.get("cache_dtype") not in ELEMENT_TYPES:
+        figures = [f for f in figures if f.unit != "B"]
+        notes = ("the lab's integers have scales of their own: kvproof lab bytes compares them",)
     return Reading(
         log=Log(
             engine="formula" if lab else "vllm",
@@ -69,7 +74,7 @@ def read(pages: Pages) -> Reading | None:
             figures=tuple(figures),
         ),
         live=_live(metrics),
-        notes=() if infos else ("/metrics has no vllm:cache_config_info: give the flags after --",),
+        notes=notes,
     )
 
 

@@ -1,0 +1,62 @@
+"""Ranks that a log's flags do not name: how many GPUs shared the model that it loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from kvproof.model.types import Model
+from kvproof.model.weights import weight_bytes
+from kvproof.observe.figures import Log
+from kvproof.observe.releases import Compared
+
+_FLAG = {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tensorrt_llm": "tp_size"}
+_OTHERS = ("pipeline_parallel_size", "pp_size", "data_parallel_size", "dp_size", "ep_size")
+_COUNTS = (2, 4, 8, 16)
+_NEAR = 0.12
+_RANK = re.compile(r"TP(\d{1,3})\b")
+
+
+def with_ranks(
+    log: Log, model: Model, compare: Callable[[Log], Compared | None]
+) -> tuple[Log, str | None]:
+    """The log with its tensor-parallel size, and how it was found where the flags do not say.
+
+    By the workers' names, else by the weights: printed once a rank, they are a part of the
+    model's. A part is believed where no figure that follows from others speaks against it;
+    `compare` predicts the figures of a log.
+    """
+    flag = _FLAG.get(log.engine)
+    if flag is None or any(name in log.flags for name in (flag, *_OTHERS)):
+        return log, None
+    last = max((int(m[1]) for f in log.figures if (m := _RANK.search(f.worker or ""))), default=0)
+    if last:
+        count = last + 1
+        return _set(log, flag, count), f"{count} ranks, by the workers' names"
+    return _by_weights(log, model, flag, compare)
+
+
+def _by_weights(
+    log: Log, model: Model, flag: str, compare: Callable[[Log], Compared | None]
+) -> tuple[Log, str | None]:
+    printed = log.smallest("weights")
+    if printed is None or printed.value <= 0 or not model.tensors:
+        return log, None
+    ratio = weight_bytes(model) / printed.value
+    count = next((n for n in _COUNTS if abs(ratio / n - 1) < _NEAR), None)
+    if count is None:
+        return log, None
+    split = _set(log, flag, count)
+    if _off(compare(split)) > _off(compare(log)):
+        return log, None
+    return split, f"{count} ranks ({flag}): the printed weights are that part of the model's"
+
+
+def _set(log: Log, flag: str, count: int) -> Log:
+    return msgspec.structs.replace(log, flags={**log.flags, flag: count})
+
+
+def _off(found: Compared | None) -> int:
+    return sum(row.exact and not row.ok for row in found[0]) if found else 0

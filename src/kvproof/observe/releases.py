@@ -1,0 +1,187 @@
+"""Releases: the rule sets of an engine that can have printed a log which names no version.
+
+An engine's releases fall into sets with the same rules. Of the sets that the log's wording leaves
+(`Log.wording`), those that give the printed figures count; of these the newest is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from kvproof.engine.base import engine_module
+from kvproof.observe.compare import Comparison
+from kvproof.observe.figures import Log
+from kvproof.observe.ledger import graphs_charged
+from kvproof.terms import Term
+
+_V0_MODULE = "vllm/worker/worker.py"
+_V0_LAST = "0.7.3"
+_TENSORRT = ("0.5", "0.9", "0.16", "0.18", "0.20", "0.21", "1.0", "1.1", "1.2")
+
+
+class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Releases that plan alike, oldest first."""
+
+    releases: tuple[str, ...]
+
+    @property
+    def newest(self) -> str:
+        """The release whose name stands for the set."""
+        return self.releases[-1]
+
+    def __str__(self) -> str:
+        first, last = self.releases[0], self.releases[-1]
+        return first if first == last else f"{first} to {last}"
+
+
+def rule_sets(engine: str) -> tuple[RuleSet, ...]:
+    """Every set of `engine`, oldest first; none where its rules do not depend on the release."""
+    return _sets(engine)
+
+
+@cache
+def _sets(engine: str) -> tuple[RuleSet, ...]:
+    groups: list[tuple[Any, list[str]]] = []
+    for release in _releases(engine):
+        rules = _rules(engine, release)
+        if groups and groups[-1][0] == rules:
+            groups[-1][1].append(release)
+        else:
+            groups.append((rules, [release]))
+    return tuple(RuleSet(releases=tuple(names)) for _, names in groups)
+
+
+def _releases(engine: str) -> list[str]:
+    if engine == "vllm":
+        from kvproof.engine.vllm.versions import NEWEST
+
+        return [f"0.{minor}.{patch}" for minor in range(4, NEWEST[1] + 1) for patch in range(6)]
+    if engine == "sglang":
+        return [f"0.4.{patch}" for patch in range(11)] + [f"0.5.{patch}" for patch in range(24)]
+    if engine == "llamacpp":
+        from kvproof.engine.llamacpp.builds import BUILDS
+
+        return [f"b{build.first}" for build in BUILDS]
+    return list(_TENSORRT) if engine == "tensorrt_llm" else []
+
+
+def _rules(engine: str, release: str) -> Any:
+    if engine not in ("vllm", "sglang"):
+        return release
+    found = engine_module(engine).versions.rules_for(release)
+    return msgspec.structs.replace(found, version=())
+
+
+def planned_by(log: Log, release: str) -> str:
+    """The release whose rules `release` followed when it printed the log: V0 outlived 0.7."""
+    from kvproof.engine.vllm.versions import parse_version
+
+    later = log.engine == "vllm" and parse_version(release) >= (0, 8, 0)
+    return _V0_LAST if later and _V0_MODULE in log.modules else release
+
+
+def candidates(log: Log) -> tuple[RuleSet, ...]:
+    """The sets that the wording leaves, newest first, cut to the releases within it.
+
+    All of them where it leaves none.
+    """
+    found = []
+    for rules in reversed(rule_sets(log.engine)):
+        within = [name for name in rules.releases if _allowed(log, name)]
+        if within:
+            found.append(RuleSet(releases=tuple(within)))
+    return tuple(found) or tuple(reversed(rule_sets(log.engine)))
+
+
+def _allowed(log: Log, release: str) -> bool:
+    if planned_by(log, release) != release:
+        return False
+    return log.engine == "llamacpp" or log.wording.holds(release)
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules chosen for a log, and the line that says how."""
+
+    release: str
+    note: str
+
+
+Compared = tuple[list[Comparison], tuple[Term, ...]]
+Compare = Callable[[str], Compared | None]
+"""The figures and the budget's terms by the rules of a release; None where nothing is predicted."""
+_SHARES = (0.9, 0.92)
+"""vLLM's default gpu_memory_utilization, before and since 0.20."""
+
+
+def settle(log: Log, compare: Compare) -> Settled | None:
+    """The newest set that gives the most of the printed figures; `compare` predicts by a release.
+
+    None where the engine's rules do not depend on the release.
+    """
+    sets = candidates(log)
+    if not sets:
+        return None
+    scored = [(rules, compare(rules.newest)) for rules in sets]
+    known = [(rules, _score(log, found)) for rules, found in scored if found and found[0]]
+    head = f"no {log.program} version is named: {_wording(log)}"
+    if not known:
+        return Settled(release=sets[0].newest, note=f"{head}; the rules of {sets[0]} are used")
+    best = min(score for _, score in known)
+    fitting = [rules for rules, score in known if score == best]
+    note = f"{head}; the rules of {fitting[0]} are used"
+    if best[0]:
+        return Settled(release=fitting[0].newest, note=f"{note}, but no rules give every figure")
+    if len(fitting) == len(known):
+        return Settled(release=fitting[0].newest, note=f"{note}, all of which give the figures")
+    names = _joined(fitting, sets)
+    return Settled(release=fitting[0].newest, note=f"{note}; these give the figures: {names}")
+
+
+def _score(log: Log, found: Compared) -> tuple[int, bool, bool]:
+    """Figures off that follow from others; graphs charged otherwise than printed; memory off."""
+    rows, terms = found
+    charged = graphs_charged(log, _SHARES)
+    graphs = any("graph" in term.name.lower() for term in terms)
+    return (
+        sum(row.exact and not row.ok for row in rows),
+        bool(terms) and charged is not None and charged != graphs,
+        any(row.name == "available_kv_memory" and not row.ok for row in rows),
+    )
+
+
+def _joined(fitting: list[RuleSet], sets: tuple[RuleSet, ...]) -> str:
+    """The fitting sets (newest first) as spans of releases, neighbours joined."""
+    spans: list[list[str]] = []
+    last = None
+    for place, rules in enumerate(reversed(sets)):
+        if rules not in fitting:
+            continue
+        if last == place - 1 and spans:
+            spans[-1][1] = rules.newest
+        else:
+            spans.append([rules.releases[0], rules.newest])
+        last = place
+    return ", ".join(first if first == end else f"{first} to {end}" for first, end in spans)
+
+
+def _wording(log: Log) -> str:
+    if log.wording.since is None and log.wording.until is None:
+        return "any release's wording"
+    quoted = " and ".join(f"{words.strip()!r}" for words in log.wording.because)
+    return f"the wording {quoted} is that of {log.wording}"
+
+
+def others(log: Log, name: str, compare: Compare) -> str:
+    """The sets whose rules give the figure `name`, in words; empty where none does."""
+    sets = tuple(reversed(rule_sets(log.engine)))
+    fitting = [rules for rules in sets if _gives(compare(rules.newest), name)]
+    return _joined(fitting, sets)
+
+
+def _gives(found: Compared | None, name: str) -> bool:
+    rows: Iterable[Comparison] = found[0] if found else ()
+    return any(row.name == name and row.ok for row in rows)
