@@ -24,7 +24,13 @@ from vllm_logs import GIB, Point, read_points
 
 from kvproof.engine import vllm
 from kvproof.engine.vllm import profile
-from kvproof.engine.vllm.profile import communication_era, early, fused_reduce, quantities
+from kvproof.engine.vllm.profile import (
+    communication_era,
+    early,
+    fused_reduce,
+    graph_count,
+    quantities,
+)
 from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.runners import charges_graphs
 from kvproof.engine.vllm.settings import Settings, settle
@@ -33,13 +39,15 @@ from kvproof.errors import KvproofError
 _DATA = Path(__file__).parents[1] / "src/kvproof/engine/vllm/data/budget.json"
 _NAMES = (
     "cuda", "rocm", "v0", "before", "since_base", "since", "experts", "encoders",
-    "graphs", "graphs_512", "graphs_ranks", "v0_ranks", "late",
+    "graphs", "graphs_each", "graphs_ranks", "v0_ranks", "late",
 )  # fmt: skip
 _PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 1.5, 0.5, 0.2, 0.3, 0.2, 0.6, 0.42])
 _SAMPLER_PRIOR = {"before_0.18": 38.6, "since_0.18": 16.0}
 _TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 5, 5, 20, 20, 20, 5, 50])
 """How firmly each constant is held at its physical guess; the framework's is measured."""
 _FLOOR = 0.05
+_MANY_GRAPHS = 100
+"""The constants of graphs are fitted for so many, to be of the others' size."""
 
 
 @dataclass
@@ -92,7 +100,7 @@ def _features(settings: Settings, sizes: Any, memory: float, charged: bool) -> n
     steps = math.log2(settings.ranks)
     era = communication_era(settings)
     first = early(settings)
-    size = min(settings.max_num_seqs, 512) / 512
+    others = (graph_count(settings) - 1) / _MANY_GRAPHS
     experts = sizes.expert_bytes / GIB if sizes.quantized_experts else 0.0
     return np.array(
         [
@@ -105,8 +113,8 @@ def _features(settings: Settings, sizes: Any, memory: float, charged: bool) -> n
             experts * (settings.capability[0] == 9),
             sizes.encoders,
             charged,
-            charged * size,
-            charged * size * steps,
+            charged * others,
+            charged * others * steps,
             steps * (era == "v0"),
             steps * (era == "since_0.26"),
         ],
@@ -127,6 +135,8 @@ def fit(rows: list[Row]) -> dict[str, Any]:
     weight = np.array([1 / counts[row.point.name] / kv_of(row) ** 0.5 for row in used])
     found = _least_absolute(x, y, weight / weight.mean(), prior)
     value = dict(zip(_NAMES, (round(max(0.0, float(v)), 3) for v in found), strict=True))
+    for name in ("graphs_each", "graphs_ranks"):
+        value[name] /= _MANY_GRAPHS
     return {
         "sampler_bytes_per_logit": sampler,
         "framework_gib": {
@@ -141,9 +151,9 @@ def fit(rows: list[Row]) -> dict[str, Any]:
         "experts_factor": value["experts"],
         "encoders_gib": value["encoders"],
         "graphs_gib": {
-            "base": value["graphs"],
-            "at_512": value["graphs_512"],
-            "log2_ranks": value["graphs_ranks"],
+            "first": value["graphs"],
+            "each": round(1024 * value["graphs_each"], 2),
+            "each_log2_ranks": round(1024 * value["graphs_ranks"], 2),
         },
         "interval": {"weights_share": 0.006, "floor_gb": 0.25, "scale": 1.0},
     }  # fmt: skip

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import kvproof
 from kvproof.engine import vllm
+from kvproof.engine.vllm.profile import graph_count
 from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.settings import settle
 from kvproof.errors import UsageError
@@ -272,3 +273,17 @@ def test_terms_of_any_deployment_add_up_and_say_how(
     assert ("communication" in names) == (ranks > 1)
     drafted = options.get("speculative_config", {}).get("method") == "mtp"
     assert ("draft model" in names) <= drafted
+
+
+@pytest.mark.parametrize(
+    ("sequences", "drafts", "graphs"),
+    [(1, 0, 2 + 1), (8, 0, 5 + 4), (128, 0, 35 + 19), (256, 0, 51 + 35), (1024, 0, 51 + 51),
+     (4, 3, 7 + 5)],
+)  # fmt: skip
+def test_graphs_of_a_start_are_counted(sequences: int, drafts: int, graphs: int) -> None:
+    """The sizes of config/vllm.py (_set_cudagraph_sizes): pieces and whole decode steps."""
+    model = kvproof.load_model("Qwen/Qwen3-30B-A3B", offline=True)
+    spec = {"method": "ngram", "num_speculative_tokens": drafts}
+    flags = {"speculative_config": spec} if drafts else {}
+    deployment = kvproof.Deployment("vllm@0.21", "H200", max_num_seqs=sequences, **flags)
+    assert graph_count(settle(model, deployment)) == graphs

@@ -210,13 +210,36 @@ def _encoders() -> Part:
     return _part("encoder profiling", value, f"{value:g} GiB (fitted)", 0.5 * value)
 
 
+def graph_count(settings: Settings) -> int:
+    """Graphs of a start: of pieces for batches up to twice the sequences, of whole decode steps.
+
+    Source: vLLM 0.20.2, config/vllm.py (_set_cudagraph_sizes).
+    """
+    decode = settings.max_num_seqs * (1 + settings.draft.tokens)
+    most = min(2 * decode, _MOST_GRAPHS, settings.max_num_batched_tokens)
+    return _sizes_up_to(most) + _sizes_up_to(min(decode, most))
+
+
+def _sizes_up_to(most: int) -> int:
+    """Batch sizes that graphs are captured for: 1, 2, 4, then steps of 8, from 256 on of 16."""
+    small = sum(size <= most for size in (1, 2, 4))
+    return small + len(range(8, min(most + 1, 256), 8)) + len(range(256, most + 1, 16))
+
+
 def graph_part(settings: Settings) -> Part | None:
-    """CUDA graphs: a charge on the budget where the release estimates them."""
+    """CUDA graphs: a charge on the budget where the release estimates them.
+
+    The estimate is the first graph, which sizes the pool, and a sample times the others (vllm
+    v1/worker/gpu_model_runner.py, profile_cudagraph_memory), so it exceeds what is captured.
+    """
     if settings.flags.get("enforce_eager") or settings.platform == "cpu":
         return None
     table = constants()["graphs_gib"]
-    size = min(settings.max_num_seqs, _MOST_GRAPHS)
-    value = float(table["base"]) + float(table["at_512"]) * size / _MOST_GRAPHS
-    value += float(table["log2_ranks"]) * math.log2(settings.ranks) * size / _MOST_GRAPHS
-    formula = f"{value:.2f} GiB for batches up to {size} on {settings.ranks} ranks (fitted)"
+    count = graph_count(settings)
+    each = float(table["each"]) + float(table["each_log2_ranks"]) * math.log2(settings.ranks)
+    value = float(table["first"]) + each / 1024 * (count - 1)
+    formula = (
+        f"first {float(table['first']):g} GiB + {each:.2f} MiB x {count - 1} others on "
+        f"{settings.ranks} ranks = {value:.2f} GiB (fitted)"
+    )
     return _part("CUDA graphs", value, formula, 0.5 * value)
