@@ -8,24 +8,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from click.testing import CliRunner  # noqa: E402
+from tests.lab.small import SMALL  # noqa: E402
 
 from kvproof.lab import experiments  # noqa: E402
+from kvproof.lab.experiments.result import Check, Experiment  # noqa: E402
 from kvproof.surfaces.cli.lab import _NAMES, lab  # noqa: E402
+from kvproof.surfaces.lab import experiment_chart, experiment_text  # noqa: E402
 
 pytestmark = pytest.mark.lab
-
-SMALL = {
-    "bytes": {"blocks": 8},
-    "cache_or_not": {"prompt": 20, "output": 5},
-    "attention": {"context": 256},
-    "quantize": {"tokens": 48, "pairs": (("bf16", "bf16"), ("int8", "int4"))},
-    "blocks": {"context": 256, "sizes": (1, 16, 64)},
-    "prefix": {"length": 48, "shared": (0, 33, 47)},
-    "preempt": {"lengths": (20, 40)},
-    "batch": {"prompt": 10, "output": 7, "fits": 2, "offered": (1, 3)},
-    "bandwidth": {"contexts": (256, 512), "dtypes": ("f32", "int8:128")},
-    "evict": {"tokens": 64, "budgets": (32,)},
-}
 
 
 @pytest.mark.parametrize("name", list(experiments.EXPERIMENTS))
@@ -37,6 +27,34 @@ def test_predictions_hold(name, smollm):
     cells = [v for row in result.rows for v in row if isinstance(v, float)]
     assert all(math.isfinite(v) for v in cells)
     json.dumps(result.chart)
+
+
+@pytest.mark.parametrize("name", list(experiments.EXPERIMENTS))
+def test_both_figures_are_shown(name, smollm):
+    """A table or a check has a planned or predicted figure, and the chart can be drawn."""
+    result = getattr(experiments, name)(**SMALL[name])
+    assert [c for c in result.checks if c.tolerance is not None], "nothing is judged"
+    assert all(c.because for c in result.checks if c.tolerance is None and c.ratio != 1)
+    vl_convert = pytest.importorskip("vl_convert")
+    assert vl_convert.vegalite_to_svg(experiment_chart(result)).startswith("<svg")
+
+
+def test_a_wrong_prediction_differs_and_an_estimate_does_not():
+    right = Check(name="a", predicted=2, measured=2)
+    near = Check(name="b", predicted=100, measured=101, tolerance=0.01)
+    wrong = Check(name="c", predicted=2, measured=3, listed=False)
+    guess = Check(name="d", predicted=2, measured=9, tolerance=None, because="a bound")
+    assert [c.verdict for c in (right, near, wrong, guess)] == [
+        "equal", "within 1 %", "DIFFERS", "estimate",
+    ]  # fmt: skip
+    made = Experiment(name="x", title="X", question="Q?", columns=("n",), rows=((1,),),
+                      checks=(right, near, wrong, guess))  # fmt: skip
+    assert not made.holds
+    assert made.verdict == "1 of 3 predictions DIFFER: c; 1 estimates beside them"
+    text = experiment_text(made)
+    assert "4.500" in text
+    assert "a bound" in text
+    assert text.count("DIFFERS") == 1
 
 
 def test_each_experiment_has_a_command():

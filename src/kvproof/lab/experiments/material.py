@@ -7,13 +7,15 @@ from importlib.resources import files
 
 import torch
 
-from kvproof.kinds import Slot, Types
+from kvproof.kinds import ELEMENT_TYPES, Slot, Types
 from kvproof.lab.attention import View
 from kvproof.lab.models.body import Body
 from kvproof.lab.models.runner import Runner
 from kvproof.lab.models.sources import default_weights, load
 from kvproof.lab.models.tokenizer import Tokenizer
 from kvproof.lab.pool.pool import PagedPool
+from kvproof.lab.steps import type_name
+from kvproof.model.types import Model
 
 
 @lru_cache(maxsize=1)
@@ -39,11 +41,24 @@ def text_tokens(count: int) -> list[int]:
     return (tokens * (count // len(tokens) + 1))[:count]
 
 
+@lru_cache(maxsize=1)
+def planned_model() -> Model:
+    """The default model as kvproof describes it, from the metadata of its GGUF file."""
+    from kvproof.api import load_model
+
+    return load_model(str(default_weights()))
+
+
+def streamed_bytes(runner: Runner) -> int:
+    """Weight bytes of a decode step: every parameter once, tied embeddings as the output's."""
+    return int(planned_model().parameters * ELEMENT_TYPES[type_name(runner.dtype)].bits / 8)
+
+
 def planned_slots(body: Body | None = None) -> tuple[Slot, ...]:
     """The slots as kvproof plans them: from the body's config, or from the GGUF file itself."""
     from kvproof.api import load_model
 
-    return load_model(str(default_weights()) if body is None else body.config).slots
+    return planned_model().slots if body is None else load_model(body.config).slots
 
 
 def planned_block(slots: tuple[Slot, ...], types: Types, block_size: int) -> int:

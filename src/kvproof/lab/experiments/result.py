@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,18 +10,41 @@ Cell = str | int | float | None
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A prediction beside its measurement. `tolerance` 0 means they must be equal."""
+    """A prediction beside its measurement, and why they differ where they do.
+
+    `tolerance` 0 means they must be equal, a share how far they may be apart. None marks an
+    estimate: times against a roofline, which are shown with their ratio and judged by nobody.
+    `listed` False: the experiment's own table shows both figures already.
+    """
 
     name: str
     predicted: float
     measured: float
     unit: str = "B"
-    tolerance: float = 0.0
+    tolerance: float | None = 0.0
+    because: str = ""
+    listed: bool = True
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted; None where nothing was predicted to be there."""
+        return self.measured / self.predicted if self.predicted else None
 
     @property
     def holds(self) -> bool:
-        """Whether the measurement is the prediction, within the relative tolerance."""
+        """Whether the measurement is the prediction, within the tolerance."""
+        if self.tolerance is None:
+            return True
         return abs(self.measured - self.predicted) <= self.tolerance * abs(self.predicted)
+
+    @property
+    def verdict(self) -> str:
+        """One word or two: equal, within the tolerance, an estimate, or DIFFERS."""
+        if self.predicted == self.measured:
+            return "equal"
+        if self.tolerance is None:
+            return "estimate"
+        return f"within {100 * self.tolerance:g} %" if self.holds else "DIFFERS"
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,46 +64,22 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every check holds."""
         return all(check.holds for check in self.checks)
 
+    @property
+    def verdict(self) -> str:
+        """How many predictions were judged, and how they came out."""
+        judged = [check for check in self.checks if check.tolerance is not None]
+        wrong = [check.name for check in judged if not check.holds]
+        estimates = len(self.checks) - len(judged)
+        beside = f"; {estimates} estimates beside them" if estimates else ""
+        if wrong:
+            return f"{len(wrong)} of {len(judged)} predictions DIFFER: {', '.join(wrong)}{beside}"
+        return f"All {len(judged)} predictions hold{beside}."
+
     def records(self) -> list[dict[str, Cell]]:
         """The rows as dictionaries by column."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-def lines(
-    records: Sequence[dict[str, Any]],
-    x: str,
-    y: str,
-    colour: str | None = None,
-    *,
-    log: bool = False,
-) -> dict[str, Any]:
-    """A line chart of `y` against `x`, one line for each value of `colour`."""
-    axis: dict[str, Any] = {"field": x, "type": "quantitative", "title": x}
-    if log:
-        axis["scale"] = {"type": "log", "base": 2}
-    encoding: dict[str, Any] = {"x": axis, "y": {"field": y, "type": "quantitative", "title": y}}
-    if colour:
-        encoding["color"] = {"field": colour, "type": "nominal", "title": colour}
-    mark = {"type": "line", "point": True, "tooltip": True, "strokeWidth": 2.5}
-    return _framed(records, mark, encoding)
-
-
-def bars(
-    records: Sequence[dict[str, Any]], x: str, y: str, colour: str | None = None
-) -> dict[str, Any]:
-    """Horizontal bars of `y` for each `x`, side by side for each value of `colour`."""
-    encoding: dict[str, Any] = {
-        "y": {"field": x, "type": "nominal", "title": None, "sort": None},
-        "x": {"field": y, "type": "quantitative", "title": y},
-    }
-    if colour:
-        encoding["color"] = {"field": colour, "type": "nominal", "title": colour}
-        encoding["yOffset"] = {"field": colour}
-    return _framed(records, {"type": "bar", "tooltip": True}, encoding)
-
-
-def _framed(
-    records: Sequence[dict[str, Any]], mark: dict[str, Any], encoding: dict[str, Any]
-) -> dict[str, Any]:
-    size = {"width": 560, "height": 300}
-    return {**size, "data": {"values": list(records)}, "mark": mark, "encoding": encoding}
+def rounded(value: float, digits: int = 3) -> float:
+    """`value` to `digits` significant digits, as tables show measurements."""
+    return float(f"{value:.{digits}g}")

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import time
 
-import torch
-
 from kvproof.lab.attention import View
 from kvproof.lab.batching import Batcher
 from kvproof.lab.elements import cache_types
-from kvproof.lab.experiments.material import planned_block, planned_slots, smollm, text_tokens
-from kvproof.lab.experiments.result import Check, Experiment, lines
+from kvproof.lab.experiments import charts, machine
+from kvproof.lab.experiments.material import (
+    planned_block,
+    planned_model,
+    planned_slots,
+    smollm,
+    streamed_bytes,
+    text_tokens,
+)
+from kvproof.lab.experiments.result import Check, Experiment, rounded
 from kvproof.lab.generate import generate, last_logits, pool_for
 from kvproof.lab.models.runner import Runner
 from kvproof.lab.models.sources import random_body
@@ -18,12 +24,23 @@ from kvproof.lab.pool.pool import PagedPool
 from kvproof.lab.pool.swap import swap_in, swap_out
 from kvproof.lab.pool.tables import Sequence
 from kvproof.lab.steps import PagedStep
+from kvproof.timing import without_cache
+from kvproof.timing.step import Machine, step_time
+
+
+def prefill_seconds(tokens: int, ceiling: Machine) -> float:
+    """The planner's time of one pass over `tokens`: two operations a parameter and token."""
+    plan = without_cache(planned_model(), prompt=max(1, tokens - 1), output=2)
+    return plan.seconds_last_step_without(ceiling.flops or 1.0)
+
+
+_PASS = "norms, rotations, attention and small products: what two operations a parameter leave out"
 
 
 def prefix(*, length: int = 256, shared: tuple[int, ...] = (0, 64, 128, 192, 255)) -> Experiment:
     """The second of two prompts that begin alike: how much of its prefill is saved."""
-    runner, rows, checks = smollm(), [], []
-    first = text_tokens(length)
+    runner, rows, checks, ceiling = smollm(), [], [], machine.whole()
+    first, differ = text_tokens(length), 0
     generate(runner, first[:32], 2)
     for count in shared:
         pool = pool_for(runner, length + 16, sequences=2)
@@ -32,15 +49,25 @@ def prefix(*, length: int = 256, shared: tuple[int, ...] = (0, 64, 128, 192, 255
         generate(runner, first, 2, cache=pool)
         again = generate(runner, second, 2, cache=pool)
         planned = min(count, length - 1) // pool.block_size * pool.block_size
-        checks += [
-            Check(name=f"{count} shared: tokens found", predicted=planned,
-                  measured=again.cached_tokens, unit="token"),
-            Check(name=f"{count} shared: tokens that differ", predicted=0, unit="token",
-                  measured=sum(a != b for a, b in zip(alone, again.tokens, strict=True))),
-        ]  # fmt: skip
-        rows.append((count, again.cached_tokens, length - again.cached_tokens,
-                     round(1e3 * again.seconds[0], 1)))  # fmt: skip
-    columns = ("shared tokens", "found", "computed", "prefill ms")
+        differ += sum(a != b for a, b in zip(alone, again.tokens, strict=True))
+        checks.append(Check(name=f"{count} shared: tokens found", predicted=planned, unit="token",
+                            measured=again.cached_tokens, listed=False))  # fmt: skip
+        rows.append((count, planned, again.cached_tokens, length - again.cached_tokens,
+                     rounded(1e3 * prefill_seconds(length - planned, ceiling)),
+                     rounded(1e3 * again.seconds[0])))  # fmt: skip
+    whole, last = rows[0], rows[-1]
+    checks += [
+        Check(name="found, over all rows", predicted=sum(r[1] for r in rows), unit="token",
+              measured=sum(r[2] for r in rows)),
+        Check(name="tokens that differ from a run alone", predicted=0, measured=differ,
+              unit="token"),
+        Check(name="a prefill of nothing shared", predicted=whole[4], measured=whole[5], unit="ms",
+              tolerance=None, because=_PASS),
+        Check(name=f"share left with {last[0]} shared", predicted=rounded(last[3] / length),
+              measured=rounded(last[5] / whole[5]), unit="1", tolerance=None,
+              because="a short pass still reads all the weights"),
+    ]  # fmt: skip
+    columns = ("shared tokens", "planned", "found", "computed", "predicted ms", "prefill ms")
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     return Experiment(
         name="prefix",
@@ -49,7 +76,8 @@ def prefix(*, length: int = 256, shared: tuple[int, ...] = (0, 64, 128, 192, 255
         columns=columns,
         rows=tuple(rows),
         checks=tuple(checks),
-        chart=lines(records, "shared tokens", "prefill ms"),
+        chart=charts.lines(records, "shared tokens", "prefill ms", predicted="predicted ms"),
+        notes=(machine.said(ceiling),),
     )
 
 
@@ -64,25 +92,20 @@ def _prefilled(runner: Runner, pool: PagedPool, tokens: list[int]) -> tuple[Sequ
 
 def preempt(*, lengths: tuple[int, ...] = (64, 128, 256, 512)) -> Experiment:
     """A paused sequence: its blocks copied out and in, against its tokens computed again."""
-    runner, rows, checks = smollm(), [], []
-    slots, types = planned_slots(), cache_types()
+    ceiling = machine.whole()
+    rows: list[tuple[int | float | str, ...]] = []
+    checks = []
     for length in lengths:
-        pool = PagedPool(runner.body.slots, types, blocks=2 * (length // 16 + 1), block_size=16)
-        sequence, seconds = _prefilled(runner, pool, text_tokens(length))
-        start = time.perf_counter()
-        copy = swap_out(pool, sequence)
-        out = time.perf_counter()
-        swap_in(pool, copy)
-        end = time.perf_counter()
-        planned = -(-length // 16) * planned_block(slots, types, 16)
-        checks.append(Check(name=f"bytes of {length} tokens", predicted=planned,
-                            measured=copy.bytes))  # fmt: skip
+        planned, copied, swap, again = _paused(length)
+        checks.append(Check(name=f"bytes of {length} tokens", predicted=planned, measured=copied))
+        moved = 4 * planned / ceiling.bandwidth
         rows += [
-            (length, "swap out + in", copy.bytes, round(1e3 * (end - start), 2)),
-            (length, "recompute", 0, round(1e3 * seconds, 2)),
-        ]
-        del out
-    columns = ("tokens", "way", "bytes copied each way", "ms")
+            (length, "swap out + in", copied, rounded(1e3 * moved), rounded(1e3 * swap)),
+            (length, "recompute", 0, rounded(1e3 * prefill_seconds(length, ceiling)),
+             rounded(1e3 * again)),
+        ]  # fmt: skip
+    checks += [_paused_time(row) for row in rows[-2:]]
+    columns = ("tokens", "way", "bytes copied each way", "predicted ms", "ms")
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     return Experiment(
         name="preempt",
@@ -91,9 +114,33 @@ def preempt(*, lengths: tuple[int, ...] = (64, 128, 256, 512)) -> Experiment:
         columns=columns,
         rows=tuple(rows),
         checks=(*checks, *_preempted_tokens()),
-        chart=lines(records, "tokens", "ms", "way"),
-        notes=("Host memory is this machine's own memory here; on a GPU the copy crosses a link.",),
-    )
+        chart=charts.lines(records, "tokens", "ms", "way", predicted="predicted ms",
+                           scales=("log2", "log")),
+        notes=(
+            "Host memory is this machine's own memory here; on a GPU the copy crosses a link.",
+            machine.said(ceiling),
+        ),
+    )  # fmt: skip
+
+
+def _paused_time(row: tuple[int | float | str, ...]) -> Check:
+    length, way, _, wanted, took = row
+    copied = "each way reads and writes the bytes once; small copies pay for each block's call"
+    return Check(name=f"{way}, {length} tokens", predicted=float(wanted), measured=float(took),
+                 unit="ms", tolerance=None,
+                 because=_PASS if way == "recompute" else copied)  # fmt: skip
+
+
+def _paused(length: int) -> tuple[int, int, float, float]:
+    """Planned and copied bytes of a sequence, and the seconds of both ways to pause it."""
+    runner, types = smollm(), cache_types()
+    pool = PagedPool(runner.body.slots, types, blocks=2 * (length // 16 + 1), block_size=16)
+    sequence, again = _prefilled(runner, pool, text_tokens(length))
+    start = time.perf_counter()
+    copy = swap_out(pool, sequence)
+    swap_in(pool, copy)
+    swap = time.perf_counter() - start
+    return -(-length // 16) * planned_block(planned_slots(), types, 16), copy.bytes, swap, again
 
 
 def _preempted_tokens() -> list[Check]:
@@ -116,30 +163,31 @@ def _preempted_tokens() -> list[Check]:
 def batch(*, prompt: int = 48, output: int = 16, fits: int = 6,
           offered: tuple[int, ...] = (1, 2, 4, 6, 8)) -> Experiment:  # fmt: skip
     """More and more requests at once, into a pool that holds `fits` of them."""
-    runner, rows, checks = smollm(), [], []
-    blocks = fits * -(-(prompt + output - 1) // 16)
+    runner, ceiling = smollm(), machine.whole()
+    each = -(-(prompt + output - 1) // 16)
+    rows: list[tuple[int | float, ...]] = []
+    checks = [_planned_fit(fits, each, prompt + output - 1)]
     generate(runner, text_tokens(8), 2)
     for count in offered:
-        pool = PagedPool(runner.body.slots, cache_types(), blocks=blocks, block_size=16,
+        pool = PagedPool(runner.body.slots, cache_types(), blocks=fits * each, block_size=16,
                          share_prefixes=False)  # fmt: skip
-        batcher = Batcher(runner, pool)
-        text = text_tokens(prompt * count)
-        requests = [batcher.add(text[prompt * i : prompt * (i + 1)], output) for i in range(count)]
-        start, most = time.perf_counter(), 0
-        while not batcher.idle:
-            batcher.step()
-            most = max(most, pool.groups[0].books.held)
-        seconds = time.perf_counter() - start
-        latency = sum((r.finished or 0) - r.arrived for r in requests) / count
-        rows.append((count, round(count * output / seconds, 1), round(latency, 2),
-                     batcher.counters.preemptions, most))  # fmt: skip
+        seconds, latency, most, paused = _served(Batcher(runner, pool), count, prompt, output)
+        wanted = _batch_seconds(count, prompt, output, fits, ceiling)
+        rows.append((count, rounded(count * output / wanted), rounded(count * output / seconds),
+                     rounded(latency), paused, most))  # fmt: skip
+        blocks = min(count, fits) * each
+        checks.append(Check(name=f"{count} requests: most blocks held", unit="block",
+                            predicted=blocks, measured=most))  # fmt: skip
         if count <= fits:
-            planned = count * -(-(prompt + output - 1) // 16)
-            checks.append(Check(name=f"{count} requests: blocks held at the end", unit="1",
-                                predicted=planned, measured=most))  # fmt: skip
             checks.append(Check(name=f"{count} requests: preemptions", predicted=0, unit="1",
-                                measured=batcher.counters.preemptions))  # fmt: skip
-    columns = ("requests", "tokens/s", "mean latency s", "preemptions", "most blocks held")
+                                measured=paused))  # fmt: skip
+    checks += [
+        Check(name=f"{int(row[0])} requests: tokens a second", predicted=row[1], measured=row[2],
+              unit="1/s", tolerance=None, because=because)
+        for row, because in ((rows[0], _CALLS), (rows[-1], "beyond the pool: waves, and waiting"))
+    ]  # fmt: skip
+    columns = ("requests", "predicted tokens/s", "tokens/s", "mean latency s", "preemptions",
+               "most blocks held")  # fmt: skip
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     return Experiment(
         name="batch",
@@ -148,11 +196,52 @@ def batch(*, prompt: int = 48, output: int = 16, fits: int = 6,
         columns=columns,
         rows=tuple(rows),
         checks=tuple(checks),
-        chart=lines(records, "requests", "tokens/s"),
+        chart=charts.above(
+            charts.lines(records, "requests", "tokens/s", predicted="predicted tokens/s"),
+            charts.lines(records, "requests", "mean latency s"),
+        ),
+        notes=(machine.said(ceiling),),
     )
 
 
-def kl_divergence(wanted: torch.Tensor, got: torch.Tensor) -> float:
-    """Mean KL divergence in nats of rows of logits from the wanted ones."""
-    p, q = wanted.log_softmax(-1), got.log_softmax(-1)
-    return float((p.exp() * (p - q)).sum(-1).mean())
+_CALLS = "weights over the read bandwidth and products at their peak; the runner's calls on top"
+
+
+def _planned_fit(fits: int, each: int, tokens: int) -> Check:
+    """How many requests the planner's capacity says the pool's bytes hold."""
+    from kvproof.api import capacity
+    from kvproof.engine.base import Deployment
+
+    size = fits * each * planned_block(planned_slots(), cache_types(), 16)
+    deployment = Deployment("formula", block_size=16, kv_cache_dtype="f32")
+    planned = capacity(planned_model(), deployment, kv_bytes=size).sequences(tokens)
+    return Check(name=f"requests of {tokens} tokens that the pool holds", predicted=planned,
+                 measured=fits, unit="1")  # fmt: skip
+
+
+def _served(
+    batcher: Batcher, count: int, prompt: int, output: int
+) -> tuple[float, float, int, int]:
+    """Seconds until all are done, mean latency, most blocks held, preemptions."""
+    text = text_tokens(prompt * count)
+    requests = [batcher.add(text[prompt * i : prompt * (i + 1)], output) for i in range(count)]
+    start, most = time.perf_counter(), 0
+    while not batcher.idle:
+        batcher.step()
+        most = max(most, batcher.pool.groups[0].books.held)
+    seconds = time.perf_counter() - start
+    latency = sum((r.finished or 0) - r.arrived for r in requests) / count
+    return seconds, latency, most, batcher.counters.preemptions
+
+
+def _batch_seconds(count: int, prompt: int, output: int, fits: int, ceiling: Machine) -> float:
+    """The planner's time for `count` requests, at most `fits` of them at once."""
+    seconds, left = prefill_seconds(prompt * count, ceiling), count
+    while left > 0:
+        running = min(left, fits)
+        batch = {prompt + output // 2: running}
+        streamed = streamed_bytes(smollm())
+        step = step_time(planned_model(), ceiling, cache_types(), batch, streamed=streamed)
+        seconds += (output - 1) * step.seconds
+        left -= running
+    return seconds

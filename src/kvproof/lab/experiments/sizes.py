@@ -13,9 +13,10 @@ from kvproof.lab.attention import attend
 from kvproof.lab.attention.dense import attend_dense
 from kvproof.lab.attention.paged import can_decode
 from kvproof.lab.elements import cache_types
+from kvproof.lab.experiments import charts
 from kvproof.lab.experiments.machine import best, resident_bytes
 from kvproof.lab.experiments.material import fill, planned_block, planned_slots
-from kvproof.lab.experiments.result import Check, Experiment, bars, lines
+from kvproof.lab.experiments.result import Check, Experiment, rounded
 from kvproof.lab.generate import generate
 from kvproof.lab.models.body import Body
 from kvproof.lab.models.sources import random_body
@@ -64,11 +65,18 @@ def bytes(*, blocks: int = 64, block_size: int = 16) -> Experiment:
             pool = PagedPool(case.real, types, blocks=blocks, block_size=block_size)
             planned = blocks * planned_block(case.planned, types, block_size)
             measured = pool.allocated_bytes
-            rows.append((case.name, f"{k}/{v}", planned, measured))
-            checks.append(Check(name=f"{case.name} {k}/{v}", predicted=planned, measured=measured))
+            rows.append((case.name, f"{k}/{v}", planned, measured, rounded(measured / planned, 6)))
+            checks.append(Check(name=f"{case.name} {k}/{v}", predicted=planned, measured=measured,
+                                listed=False))  # fmt: skip
+    apart = sum(not check.holds for check in checks)
+    checks.append(Check(name=f"pools of the {len(rows)} that differ", predicted=0, measured=apart,
+                        unit="pool"))  # fmt: skip
     checks += [*_other_caches(), *_process()]
-    columns = ("model", "keys/values", "planned bytes", "bytes of tensors")
-    records = [dict(zip(columns, row, strict=True)) for row in rows]
+    columns = ("model", "keys/values", "planned bytes", "bytes of tensors", "ratio")
+    records = [
+        {"model": m, "keys/values": t, "planned": want / 2**20, "MiB of tensors": got / 2**20}
+        for m, t, want, got, _ in rows
+    ]
     return Experiment(
         name="bytes",
         title="The pool's tensors are as large as the plan says",
@@ -76,8 +84,13 @@ def bytes(*, blocks: int = 64, block_size: int = 16) -> Experiment:
         columns=columns,
         rows=tuple(rows),
         checks=tuple(checks),
-        chart=bars(records, "model", "bytes of tensors", "keys/values"),
-        notes=("Planned by kvproof.kinds from the model's config or GGUF metadata.",),
+        chart=charts.grouped(records, "model", "keys/values", "MiB of tensors", "planned"),
+        notes=(
+            "Planned by kvproof from the model's config or GGUF metadata; measured off the storage "
+            "behind the pool's tensors, and off a fresh process's resident memory.",
+            "A state of fixed size (recurrent, convolution) has its own type whatever the keys and "
+            "values have, so its bars are equal.",
+        ),
     )
 
 
@@ -113,7 +126,7 @@ def _process(blocks: int = 2048) -> list[Check]:
     planned = blocks * planned_block(slots, types, 16)
     return [
         Check(name="growth of a process", predicted=planned, measured=int(run.stdout),
-              tolerance=0.01)
+              tolerance=0.01, because="whole pages of 4 KiB, and Python's own objects")
     ]  # fmt: skip
 
 
@@ -138,22 +151,22 @@ def blocks(
     lengths = [
         int(n) for n in torch.randint(1, context, (32,), generator=torch.Generator().manual_seed(3))
     ]
-    rows, checks = [], []
+    rows: list[tuple[int | float | str, ...]] = []
+    checks = []
     for size in sizes:
-        need = sum(-(-n // size) for n in lengths)
-        pool = PagedPool([slot], cache_types("bf16"), blocks=need, block_size=size)
-        for n in lengths:
-            pool.append(pool.open()[0], n)
-        held = pool.groups[0].books.held
-        planned = sum(-n % size for n in lengths)
-        wasted = held * size - sum(lengths)
-        checks.append(Check(name=f"wasted entries, blocks of {size}", predicted=planned,
-                            measured=wasted, unit="token"))  # fmt: skip
+        planned, wasted = _planned_waste(slot, lengths, size), _wasted(slot, lengths, size)
+        checks.append(Check(name=f"entries wasted, blocks of {size}", predicted=planned,
+                            measured=wasted, unit="token", listed=False))  # fmt: skip
         seconds, how = _attention_seconds(slot, context, size)
-        rows.append((size, round(100 * wasted / (held * size), 2), -(-context // size),
-                     round(1e6 * seconds, 1), how))  # fmt: skip
-    columns = ("block size", "waste %", "table entries", "attention µs", "path")
+        share = 100 * wasted / (wasted + sum(lengths))
+        rows.append((size, planned, wasted, rounded(share), -(-context // size),
+                     rounded(1e6 * seconds), how))  # fmt: skip
+    checks += _bounds(sizes, rows, len(lengths))
+    columns = ("block size", "planned waste", "wasted entries", "waste %", "table entries",
+               "attention µs", "path")  # fmt: skip
     records = [dict(zip(columns, row, strict=True)) for row in rows]
+    for record, row in zip(records, rows, strict=True):
+        record["planned %"] = rounded(100 * float(row[1]) / (float(row[1]) + sum(lengths)))
     return Experiment(
         name="blocks",
         title="Larger blocks waste more, smaller ones cost more look-ups",
@@ -161,9 +174,46 @@ def blocks(
         columns=columns,
         rows=tuple(rows),
         checks=tuple(checks),
-        chart=lines(records, "block size", "waste %", log=True),
-        notes=("Blocks below 16 are gathered first: the kernel reads 16 positions at a time.",),
-    )
+        chart=charts.above(
+            charts.lines(records, "block size", "waste %", predicted="planned %",
+                         scales=("log2", "linear")),
+            charts.lines(records, "block size", "attention µs", "path", scales=("log2", "log")),
+        ),
+        notes=("Blocks whose size the kernel does not read in place are gathered first.",),
+    )  # fmt: skip
+
+
+def _planned_waste(slot: Slot, lengths: list[int], size: int) -> int:
+    """Entries that the formula's capacity holds beyond the sequences' own, in blocks of `size`."""
+    from kvproof.api import capacity, load_model
+    from kvproof.engine.base import Deployment
+
+    model = load_model(random_body("gqa", layers=1, heads=8, kv_heads=2, head_dim=64).body.config)
+    deployment = Deployment(engine="formula", block_size=size, kv_cache_dtype="bf16")
+    held = capacity(model, deployment, kv_bytes=2**40).blocks_held
+    entry = slot.entry_bytes(cache_types("bf16"))
+    return sum(held(n) // entry - n for n in lengths)
+
+
+def _wasted(slot: Slot, lengths: list[int], size: int) -> int:
+    """Entries of the blocks that a real pool has handed out, beyond the sequences' own."""
+    need = sum(-(-n // size) for n in lengths)
+    pool = PagedPool([slot], cache_types("bf16"), blocks=need, block_size=size)
+    for n in lengths:
+        pool.append(pool.open()[0], n)
+    return pool.groups[0].books.held * size - sum(lengths)
+
+
+def _bounds(
+    sizes: tuple[int, ...], rows: list[tuple[int | float | str, ...]], count: int
+) -> list[Check]:
+    """What the waste can be at most, and is on average: half a block a sequence."""
+    size, wasted = sizes[-1], float(rows[-1][2])
+    return [
+        Check(name=f"entries wasted a sequence, blocks of {size}", predicted=(size - 1) / 2,
+              measured=rounded(wasted / count), unit="token", tolerance=None,
+              because=f"half a block on average, {size - 1} at most; {count} sequences are few")
+    ]  # fmt: skip
 
 
 def _attention_seconds(slot: Slot, context: int, size: int) -> tuple[float, str]:

@@ -47,9 +47,10 @@ def _run(name: str, threads: int | None, chart: str | None, *, as_json: bool) ->
 
     result = getattr(experiments, name)()
     if chart:
-        from kvproof.surfaces.charts import base, save
+        from kvproof.surfaces.charts import save
+        from kvproof.surfaces.lab import experiment_chart
 
-        save(base(result.title, result.question, **result.chart), chart)
+        save(experiment_chart(result), chart)
     if as_json:
         from kvproof.surfaces.document import document
 
@@ -58,7 +59,9 @@ def _run(name: str, threads: int | None, chart: str | None, *, as_json: bool) ->
                      result=result)
         )  # fmt: skip
     else:
-        click.echo(_text(result))
+        from kvproof.surfaces.lab import experiment_text
+
+        click.echo(experiment_text(result))
     return 0 if result.holds else 1
 
 
@@ -70,32 +73,6 @@ def _set_threads(threads: int | None) -> None:
     except ModuleNotFoundError:
         raise UsageError("the lab needs torch", hint='pip install "kvproof[lab]"') from None
     use_threads(threads)
-
-
-def _text(result: Any) -> str:
-    from kvproof.surfaces.text import heading, table
-
-    rows = [[_cell(value) for value in row] for row in result.rows]
-    checks = [
-        [c.name, _cell(c.predicted), _cell(c.measured), c.unit, "equal" if c.predicted == c.measured
-         else "within" if c.holds else "DIFFERS"]
-        for c in result.checks
-    ]  # fmt: skip
-    parts = [heading(result.title), f"  {result.question}", table(list(result.columns), rows)]
-    if checks:
-        head = ["predicted against measured", "predicted", "measured", "unit", ""]
-        parts.append(table(head, checks))
-    return "\n\n".join([*parts, *(f"  {note}" for note in result.notes)])
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value == int(value) and abs(value) >= 1000 else f"{value:g}"
-    return str(value)
 
 
 def _experiment_command(name: str, text: str) -> click.Command:
