@@ -29,6 +29,9 @@ import kvproof
 from kvproof.engine import vllm
 from kvproof.errors import KvproofError
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from vllm_cases import configs, random_case
+
 _SHARED = Path(os.environ.get("KVPROOF_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _FOLDERS = (_SHARED.parent / "tools" / "vllm" / "configs", _SHARED / "configs")
 _WORKER = Path(__file__).parent / "vllm_planner" / "ask.py"
@@ -41,57 +44,13 @@ _FIELDS = (
     "max_model_len", "num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency",
 )  # fmt: skip
 _SETTINGS = ("max_num_batched_tokens", "max_num_seqs", "max_in_flight_tokens")
-_LENGTHS = (1024, 4096, 8192, 16384, 32768, 65536, 131072)
-
-
-def configs(folder: Path) -> dict[str, dict[str, Any]]:
-    """Every config under `folder`, quantization left out (kernels would be asked for)."""
-    found = {}
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):
-        config = json.loads(path.read_text())
-        if not isinstance(config, dict) or "architectures" not in config:
-            continue
-        for part in (config, config.get("text_config") or {}):
-            part.pop("quantization_config", None)
-        found[path.stem if path.stem != "config" else path.parent.name] = config
-    return found
-
-
-def random_case(rng: random.Random, name: str, config: dict[str, Any], gpu: str) -> dict[str, Any]:
-    """A deployment that the config allows, chosen by `rng`."""
-    text = config.get("text_config") or config
-    heads = text.get("num_attention_heads") or 32
-    context = text.get("max_position_embeddings") or 8192
-    ranks = rng.choice([n for n in (1, 2, 4, 8, 16) if heads % n == 0])
-    flags: dict[str, Any] = {"tensor_parallel_size": ranks}
-    lengths = [n for n in _LENGTHS if n <= context] or [context]
-    flags["max_model_len"] = -1 if rng.random() < 0.1 else rng.choice(lengths)
-    for share, key, values in (
-        (0.2, "pipeline_parallel_size", [2, 3, 4]),
-        (0.3, "kv_cache_dtype", ["fp8", "bfloat16", "fp8_e4m3", "int8_per_token_head"]),
-        (0.25, "block_size", [16, 32, 64, 128, 256]),
-        (0.3, "max_num_batched_tokens", [512, 2048, 4096, 8192, 16384]),
-        (0.2, "max_num_seqs", [16, 64, 256, 512]),
-        (0.2, "enable_prefix_caching", [True, False]),
-        (0.15, "async_scheduling", [False]),
-        (0.06, "disable_hybrid_kv_cache_manager", [True]),
-        (0.08, "num_gpu_blocks_override", [777, 5000, 40000]),
-        (0.1, "mamba_ssm_cache_dtype", ["float32", "bfloat16"]),
-    ):
-        if rng.random() < share:
-            flags[key] = rng.choice(values)
-    if gpu == "B200" and rng.random() < 0.15:
-        flags["kv_cache_dtype"] = "nvfp4"
-    if ranks > 1 and rng.random() < 0.04:
-        flags["decode_context_parallel_size"] = ranks
-    return {
-        "model": name,
-        "config": config,
-        "gpu": gpu,
-        "kv_bytes": rng.choice([1, 2, 5, 10, 20, 40, 60]) * 10**9 + rng.randrange(10**8),
-        "usage_context": rng.choice(["api_server", "llm_class"]),
-        "flags": flags,
-    }
+_OFFLINE = (
+    "repository", "failed to be inspected", "does not recognize this architecture",
+    "not compiled with CUDA", "needs a GPU", "preprocessor_config", "AttributeError",
+    "unimplemented by default", "Unknown RoPE",
+    "huggingface.co", "ModuleNotFound",
+)  # fmt: skip
+"""Words of a refusal that comes from asking without files and devices, not from the planner."""
 
 
 def ask(python: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -108,18 +67,23 @@ def ask(python: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            for i, answer in zip(chosen, json.loads(target.read_text()), strict=True):
-                answers[i] = answer
+            lines = target.read_text().splitlines()
+            for i, line in zip(chosen, lines, strict=True):
+                answers[i] = json.loads(line)
     return answers
 
 
 def own_answer(case: dict[str, Any]) -> dict[str, Any]:
     """What kvproof says to the case, in the worker's words."""
+    flags = dict(case["flags"], usage_context=case["usage_context"])
+    if "draft" in case:
+        flags["speculative_config"] = {**flags["speculative_config"], "model": case["draft"]}
+    gpu = case["gpu"] if case["gpu"] != "CPU" else None
+    if gpu is None:
+        flags["device"] = "cpu"
     try:
         model = kvproof.load_model(case["config"])
-        deployment = kvproof.Deployment(
-            "vllm@0.32", case["gpu"], usage_context=case["usage_context"], **case["flags"]
-        )
+        deployment = kvproof.Deployment("vllm@0.32", gpu, **flags)
         found = vllm.capacity(model, deployment, case["kv_bytes"])
     except KvproofError as error:
         return {"refused": str(error)}
@@ -155,17 +119,30 @@ def differences(own: dict[str, Any], real: dict[str, Any]) -> list[str]:
 def compare(
     cases: list[dict[str, Any]], answers: list[dict[str, Any]]
 ) -> tuple[Counter[str], list[str]]:
-    """How many cases were equal, refused by vLLM, or differ; and the differences."""
+    """How many cases were equal, refused by both, not askable here, or differ; the differences."""
     counts: Counter[str] = Counter()
     lines = []
     for case, real in zip(cases, answers, strict=True):
         gaps = differences(own_answer(case), real)
-        refused = "refused" in real
-        counts["refused by both" if refused and not gaps else "not askable" if refused else
-               "different" if gaps else "equal"] += 1  # fmt: skip
-        if gaps:
-            lines.append(f"{case['model']} on {case['gpu']} {case['flags']}: {'; '.join(gaps)}")
+        verdict = "different" if gaps else "equal"
+        if "refused" in real:
+            verdict = "not askable" if not askable(real) else verdict if gaps else "refused by both"
+        elif "error" in real and not gaps:
+            verdict = "equal, does not fit"
+        counts[verdict] += 1
+        if verdict in ("different", "not askable"):
+            draft = f" draft {case['draft']['num_hidden_layers']}" if "draft" in case else ""
+            where = " ".join(real.get("places", [])[-2:])
+            lines.append(
+                f"{verdict}: {case['model']} on {case['gpu']} {case['usage_context']} "
+                f"{case['flags']}{draft}: {'; '.join(gaps)} {where}"
+            )
     return counts, lines
+
+
+def askable(real: dict[str, Any]) -> bool:
+    """Whether a refusal is the engine's own, not one for want of files, kernels or a device."""
+    return not any(word in real["refused"] for word in _OFFLINE)
 
 
 def main() -> int:

@@ -1,9 +1,10 @@
 """Ask vLLM's planner about cases: `python ask.py CASES.json ANSWERS.json`, one GPU a process.
 
-A case: {"config": a parsed config.json, "gpu": a name of pretend.GPUS, "kv_bytes": bytes per
-GPU, "flags": EngineArgs fields, "usage_context": "api_server" | "llm_class"}. Answers hold
-what the engine would plan and print, {"error": ...} where a request does not fit, or
-{"refused": ...} where vLLM does not start.
+A case: {"config": a parsed config.json, "gpu": a name of pretend.GPUS or "CPU", "kv_bytes": bytes
+per GPU, "flags": EngineArgs fields, "usage_context": "api_server" | "llm_class", "draft": the
+parsed config.json of a draft model}. Answers, one JSON line a case, hold what the engine would
+plan and print, {"error": ...} where a request does not fit, or {"refused": ...} where vLLM does
+not start, with the places in its source.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import json
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,13 +78,18 @@ def on_meta(dtype: Any) -> Iterator[None]:
     class Meta(TorchFunctionMode):
         def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None):
             options = dict(kwargs or {})
-            if function in makers:
+            if function in makers or "device" in options:
                 options.pop("pin_memory", None)
                 return function(*args, **{**options, "device": "meta"})
             if function in moves:
                 return args[0]
             if function is torch.Tensor.to:
                 return _cast(function, args, options)
+            if function is torch._C._nn._parse_to:
+                wanted = [x for x in (*args, *options.values()) if isinstance(x, torch.dtype)]
+                return None, wanted[0] if wanted else None, False, None
+            if function in (torch.nonzero, torch.Tensor.nonzero) and args[0].is_meta:
+                return torch.empty((1, args[0].dim()), dtype=torch.long)
             if function in (torch.Tensor.item, torch.Tensor.tolist) and args[0].is_meta:
                 return 0 if function is torch.Tensor.item else [0]
             return function(*args, **options)
@@ -108,11 +115,39 @@ def _cast(function: Any, args: Any, options: dict[str, Any]) -> Any:
     return args[0] if wanted is None else function(args[0], wanted)
 
 
+def know_type(config: dict[str, Any]) -> None:
+    """Give a model type whose config class lies in its repository a plain class of that name.
+
+    vLLM runs that code with --trust-remote-code; the keys of config.json are what it holds too.
+    """
+    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+    from vllm.transformers_utils.config import _CONFIG_REGISTRY
+
+    name = config.get("model_type")
+    if not name or name in CONFIG_MAPPING or name in _CONFIG_REGISTRY:
+        return
+
+    def start(self: Any, **keys: Any) -> None:
+        for part in [key for key, value in keys.items() if isinstance(value, dict)]:
+            if part.endswith("_config") and part != "quantization_config":
+                keys[part] = PretrainedConfig(**keys[part])
+        PretrainedConfig.__init__(self, **keys)
+
+    AutoConfig.register(
+        name, type("Plain", (PretrainedConfig,), {"model_type": name, "__init__": start})
+    )
+
+
 def engine_config(case: dict[str, Any], folder: str) -> Any:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    flags = case["flags"]
+    flags = dict(case["flags"])
+    if case.get("draft"):
+        draft = Path(folder) / "draft"
+        draft.mkdir()
+        (draft / "config.json").write_text(json.dumps(case["draft"]))
+        flags["speculative_config"] = {**flags["speculative_config"], "model": str(draft)}
     several = flags.get("tensor_parallel_size", 1) * flags.get("pipeline_parallel_size", 1) > 1
     context = {
         "api_server": UsageContext.OPENAI_API_SERVER,
@@ -142,13 +177,16 @@ def specs_by_stage(config: Any, flags: dict[str, Any]) -> tuple[list[Any], list[
     specs: list[Any] = []
     layouts: list[str] = []
     backends: set[str] = set()
-    for stage in range(flags.get("pipeline_parallel_size", 1)):
+    stages = flags.get("pipeline_parallel_size", 1)
+    for stage in range(stages):
         pretend_groups(flags, stage)
         config.compilation_config.static_forward_context.clear()
         with set_current_vllm_config(config), on_meta(config.model_config.dtype):
             if not workspace.is_workspace_manager_initialized():
                 workspace.init_workspace_manager(torch.device("meta"))
             initialize_model(config)
+            if stage == stages - 1:
+                add_draft(config)
         current_platform.update_block_size_for_backend(config)
         with set_current_vllm_config(config):
             specs.append(get_kv_cache_spec(config))
@@ -158,6 +196,30 @@ def specs_by_stage(config: Any, flags: dict[str, Any]) -> tuple[list[Any], list[
     return specs, layouts, sorted(backends)
 
 
+def add_draft(config: Any) -> None:
+    """Register the layers of a draft model, as v1/worker/gpu/spec_decode loads it."""
+    from vllm.config import replace
+    from vllm.model_executor.model_loader.utils import initialize_model
+
+    own = config.speculative_config
+    if own is None or own.draft_model_config is None or own.method.startswith(("ngram", "suffix")):
+        return
+    if not own.uses_draft_model():
+        initialize_model(own.apply_draft_overrides(config), model_config=own.draft_model_config)
+        return
+    cache = config.cache_config
+    if own.kv_cache_dtype is not None:
+        cache = replace(cache, cache_dtype=own.kv_cache_dtype)
+    changed = replace(
+        config,
+        model_config=own.draft_model_config,
+        quant_config=None,
+        cache_config=cache,
+        parallel_config=own.draft_parallel_config,
+    )
+    initialize_model(changed, prefix="draft_model")
+
+
 def plan(case: dict[str, Any]) -> dict[str, Any]:
     """The planner's answer to one case, as the engine's start would reach it."""
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
@@ -165,7 +227,9 @@ def plan(case: dict[str, Any]) -> dict[str, Any]:
     from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(case["config"]))
+        own = {key: value for key, value in case["config"].items() if key != "auto_map"}
+        know_type(own)
+        (Path(folder) / "config.json").write_text(json.dumps(own))
         config = engine_config(case, folder)
         specs, layouts, backends = specs_by_stage(config, case["flags"])
     register_all_kvcache_specs(config)
@@ -213,6 +277,12 @@ def _printed(config: Any, planned: list[Any], layout: Any) -> dict[str, Any]:
     }
 
 
+def places(error: Exception) -> list[str]:
+    """Where an error was raised: the innermost places in the engine's source."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    return [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+
+
 def main(source: str, target: str) -> None:
     from pretend import become
 
@@ -220,14 +290,18 @@ def main(source: str, target: str) -> None:
     if len({case["gpu"] for case in cases}) > 1:
         raise SystemExit("one GPU a process")
     become(cases[0]["gpu"])
-    answers = []
-    for case in cases:
-        try:
-            answers.append(plan(case))
-        except Exception as error:
-            text = " ".join(str(error).split())
-            answers.append({"refused": f"{type(error).__name__}: {text[:300]}"})
-    Path(target).write_text(json.dumps(answers))
+    with Path(target).open("w") as out:
+        for case in cases:
+            try:
+                answer = plan(case)
+            except Exception as error:
+                text = " ".join(str(error).split())
+                answer = {
+                    "refused": f"{type(error).__name__}: {text[:300]}",
+                    "places": places(error),
+                }
+            out.write(json.dumps(answer) + "\n")
+            out.flush()
 
 
 if __name__ == "__main__":

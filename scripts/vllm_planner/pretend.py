@@ -47,7 +47,7 @@ _EMPTY = (
     "vllm.third_party.flashmla.flash_mla_interface",
 )
 _KERNEL_LANGUAGES = ("cuda", "tilelang", "cutlass", "quack", "vllm.vllm_flash_attn.cute")
-_ABSENT = ("torchvision", "torchaudio", "torchcodec")
+_ABSENT = ("torchaudio", "torchcodec")
 """Packages of CUDA builds that would break the import of transformers here."""
 _OPERATORS = (
     "_C",
@@ -137,6 +137,7 @@ class Inert(Hollow):
 
     __ror__ = __or__
     __mul__ = __add__ = __sub__ = __rmul__ = __radd__ = lambda self, other: self
+    __floordiv__ = __truediv__ = __mod__ = __rsub__ = __lshift__ = lambda self, other: self
 
     def __mro_entries__(self, bases: object) -> tuple[type, ...]:
         return (object,)
@@ -164,11 +165,15 @@ class _HollowPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def become(gpu: str) -> None:
-    """Make this process plan as on `gpu`; call before vllm is imported."""
-    what = GPUS[gpu]
+    """Make this process plan as on `gpu`, or on its own "CPU"; call before vllm is imported."""
     os.environ.update({name: "0" for name in _OFF})
     os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    _let_vision_be()
+    if gpu == "CPU":
+        _inspect_here()
+        return
+    what = GPUS[gpu]
     with contextlib.suppress(ImportError):
         import tvm_ffi  # noqa: F401  (looks for a real CUDA when it is first imported)
     sys.modules.update(dict.fromkeys(_ABSENT))
@@ -180,6 +185,28 @@ def become(gpu: str) -> None:
 
     _hollow_operators(what)
     _allow_kernels(what)
+    _inspect_here()
+
+
+def _let_vision_be() -> None:
+    """Import torchvision without its compiled operators: processors only name its transforms."""
+    import torch
+
+    for name in ("nms", "qnms"):
+        torch.library.define(
+            f"torchvision::{name}", "(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor"
+        )
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        sys.modules["torchvision"] = None
+
+
+def _inspect_here() -> None:
+    """vLLM asks a fresh process what a model class can do, seconds for each; this one knows."""
+    import vllm.model_executor.models.registry as registry
+
+    registry._run_in_subprocess = lambda question: question()
 
 
 def _add_empty_modules() -> None:

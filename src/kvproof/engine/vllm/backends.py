@@ -15,11 +15,6 @@ import msgspec
 from kvproof.errors import UsageError
 
 DEFAULT_BLOCK = 16
-_NOT_LATENT = (
-    "fp8_e5m2", "nvfp4", "nvfp4_4over6", "int8_per_token_head", "fp8_per_token_head",
-    "int4_per_token_head",
-)  # fmt: skip
-"""Cache types that no backend keeps a latent in."""
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +36,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None
     context_ranks: int = 1
     forced: str | None = None
+    """The backend that the user asks for."""
+    own: str | None = None
+    """The one whose blocks the model's own kernels take, whatever is asked for."""
 
     @property
     def quantized(self) -> bool:
@@ -115,7 +113,6 @@ ROCM_MLA = Backend(name="ROCM_AITER_MLA", sizes=(1,))
 FLASH_ATTN_MLA_SPARSE = Backend(name="FLASH_ATTN_MLA_SPARSE", sizes=(64,), flat_rows=1)
 FLASHMLA_SPARSE = Backend(name="FLASHMLA_SPARSE", sizes=(64,), flat_rows=1, flat_pages=True)
 FLASHINFER_MLA_SPARSE = Backend(name="FLASHINFER_MLA_SPARSE", sizes=(32,), flat_rows=32)
-FLASHINFER_MLA_SPARSE_SM90 = Backend(name="FLASHINFER_MLA_SPARSE_SM90", sizes=(64,), flat_rows=1)
 FLASHINFER_MLA_SPARSE_SM120 = Backend(name="FLASHINFER_MLA_SPARSE_SM120", sizes=(64,), flat_rows=64)
 ROCM_MLA_SPARSE = Backend(name="ROCM_AITER_MLA_SPARSE", sizes=(1,), flat_rows=1)
 FLASHMLA_SPARSE_DSV4 = Backend(name="FLASHMLA_SPARSE_DSV4", sizes=(64,))
@@ -136,15 +133,47 @@ _ALL = {
 }  # fmt: skip
 
 
+_HALF = ("auto", "float16", "bfloat16")
+_FP8 = (*_HALF, "fp8", "fp8_e4m3")
+_KEEPS = {
+    "FLASH_ATTN": _FP8,
+    "FLASHINFER": (*_FP8, "fp8_e5m2", "nvfp4", "nvfp4_4over6"),
+    "TRITON_ATTN": (*_FP8, "fp8_e5m2", "int4_per_token_head", "int8_per_token_head",
+                    "fp8_per_token_head"),
+    "FLEX_ATTENTION": _HALF,
+    "FLASH_ATTN_MLA": _HALF,
+    "FLASHMLA": _FP8,
+    "FLASHINFER_MLA": _FP8,
+    "CUTLASS_MLA": _FP8,
+    "TRITON_MLA": _FP8,
+    "FLASH_ATTN_MLA_SPARSE": _HALF,
+    "FLASHMLA_SPARSE": ("auto", "bfloat16", "fp8", "fp8_ds_mla", "nvfp4_ds_mla"),
+    "FLASHINFER_MLA_SPARSE": _FP8,
+    "FLASHINFER_MLA_SPARSE_SM120": ("auto", "fp8", "fp8_e4m3", "fp8_ds_mla"),
+}  # fmt: skip
+"""Cache types of each CUDA backend (supported_kv_cache_dtypes)."""
+
+
 def choose(attention: Attention) -> Backend:
     """The backend that vLLM picks: the forced one, else the first of its list that can do it."""
-    if attention.forced and attention.forced.upper() in _ALL:
-        return _ALL[attention.forced.upper()]
+    forced = (attention.forced or "").upper()
+    if attention.own is not None:
+        return _ALL[attention.own]
+    if forced in _ALL and attention.platform != "cuda":
+        return _ALL[forced]
     block = attention.block_size
     for backend in _options(attention):
+        if forced in _ALL and backend.name != forced:
+            continue
         if block is None or backend.takes(block):
             return backend
     major, minor = attention.capability
+    if forced in _ALL:
+        raise UsageError(
+            f"vLLM's {forced} does not take this model's attention with a {attention.kv_dtype} "
+            f"cache on compute capability {major}.{minor}",
+            hint="leave attention_backend out",
+        )
     blocks = f" in blocks of {block} tokens" if block is not None else ""
     raise UsageError(
         f"no attention backend of vLLM takes this model's attention with a {attention.kv_dtype} "
@@ -158,11 +187,12 @@ def _options(attention: Attention) -> list[Backend]:
         return [CPU_MLA if attention.latent else CPU_ATTN]
     if attention.platform == "rocm":
         return [_rocm(attention)]
-    if attention.latent and attention.kv_dtype in _NOT_LATENT:
-        return []
     if attention.sparse:
-        return _sparse(attention)
-    return _latent(attention) if attention.latent else _plain(attention)
+        found = _sparse(attention)
+    else:
+        found = _latent(attention) if attention.latent else _plain(attention)
+    asked = attention.kv_dtype
+    return [b for b in found if asked in _KEEPS.get(b.name, (asked,))]
 
 
 def _rocm(attention: Attention) -> Backend:
@@ -199,12 +229,17 @@ def _infer(attention: Attention) -> Backend | None:
     major = attention.capability[0]
     if not 8 <= major <= 12 or attention.head_dim not in (64, 128, 256, 512):
         return None
-    if attention.kv_dtype.endswith("_per_token_head"):
+    if attention.kv_dtype.startswith("nvfp4") and major != 10 and _no_nvfp4(attention):
         return None
     if attention.sinks and major not in (9, 10, 12):
         return None
     grouped = attention.kv_heads > 0 and attention.query_heads // attention.kv_heads > 1
     return FLASHINFER_LARGE if major == 10 and grouped else FLASHINFER
+
+
+def _no_nvfp4(attention: Attention) -> bool:
+    """Whether FlashInfer's kernels beside Blackwell's can't read the model's NVFP4 cache."""
+    return attention.kv_dtype != "nvfp4" or attention.head_dim == 64 or attention.sinks
 
 
 def _latent(attention: Attention) -> list[Backend]:
@@ -231,7 +266,7 @@ def _sparse(attention: Attention) -> list[Backend]:
     if major < 9:
         return []
     if attention.quantized or attention.context_ranks > 1:
-        return [FLASHMLA_SPARSE, FLASHINFER_MLA_SPARSE_SM90]
+        return [FLASHMLA_SPARSE]
     return [FLASH_ATTN_MLA_SPARSE, FLASHMLA_SPARSE]
 
 

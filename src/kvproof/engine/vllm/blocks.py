@@ -97,7 +97,8 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         sinks=model.model_type.startswith("gpt_oss"),
         block_size=settings.block_size,
         context_ranks=settings.context_ranks,
-        forced=settings.flags.get("attention_backend") or _own_backend(model, settings),
+        forced=settings.flags.get("attention_backend"),
+        own=_own_backend(model, settings),
     )
 
 

@@ -1,7 +1,7 @@
 """Draft models: what speculative decoding adds to the cache.
 
-Source: vLLM 0.32, config/speculative.py and v1/spec_decode; log265 confirms one layer for an
-EAGLE head. No planner run has confirmed the others (docs/accuracy.md).
+Source: vLLM 0.32, config/speculative.py and v1/worker/gpu/spec_decode; the planner's own runs
+(scripts/oracle_vllm.py) confirm EAGLE heads, MTP modules and draft models.
 """
 
 from __future__ import annotations
@@ -11,37 +11,58 @@ from typing import Any
 
 import msgspec
 
+from kvproof.errors import KvproofError
+from kvproof.model.load import load
 from kvproof.model.types import Model
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A speculative method: tokens drafted a step, and decoder layers with a cache it adds."""
+    """A speculative method: tokens drafted a step, and decoder layers with a cache it adds.
+
+    `model` is the draft's own model where its config can be read; its layers are `layers` then.
+    """
 
     method: str = ""
     tokens: int = 0
     layers: int = 0
+    model: Model | None = None
 
 
-_LIKE_TARGET = (
-    "mtp", "eagle", "eagle3", "dspark", "deepseek_mtp", "ernie_mtp", "qwen3_next_mtp",
-)  # fmt: skip
+_HEADS = ("eagle", "eagle3", "dspark")
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 _DSPARK_LAYERS = 3
 
 
 def read_draft(model: Model, flags: Mapping[str, Any]) -> Draft:
-    """The draft that the flags ask for; its layers have the shape of the target's attention."""
+    """The draft that the flags ask for.
+
+    Its layers are those of its own config; where that is not at hand they have the shape of the
+    target's attention.
+    """
     config = flags.get("speculative_config")
     if not config:
         return Draft()
     method = str(config.get("method") or ("draft_model" if config.get("model") else ""))
     tokens = int(config.get("num_speculative_tokens") or 1)
-    if method not in _LIKE_TARGET:
-        return Draft(method=method, tokens=tokens)
-    kind = "mtp" if method.endswith("mtp") else method
-    layers = 1
-    if kind == "mtp":
+    if method.endswith("mtp"):
         layers = next((int(model.text_config[k]) for k in _MTP_KEYS if model.text_config.get(k)), 1)
-    if kind == "dspark":
+        return Draft(method="mtp", tokens=tokens, layers=layers)
+    own = _own_model(config.get("model"))
+    if own is not None:
+        return Draft(method=method, tokens=tokens, layers=own.layers, model=own)
+    if method not in _HEADS:
+        return Draft(method=method, tokens=tokens)
+    layers = 1
+    if method == "dspark":
         layers = int(model.text_config.get("n_mtp_layers") or _DSPARK_LAYERS)
-    return Draft(method=kind, tokens=tokens, layers=layers)
+    return Draft(method=method, tokens=tokens, layers=layers)
+
+
+def _own_model(source: object) -> Model | None:
+    """The draft's model, from a folder, a parsed config or a name that needs no network."""
+    if not isinstance(source, str | Mapping) or not source:
+        return None
+    try:
+        return load(source, offline=True)
+    except KvproofError:
+        return None

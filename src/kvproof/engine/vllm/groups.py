@@ -22,6 +22,7 @@ from kvproof.engine.vllm.specs import (
 )
 from kvproof.engine.vllm.types import Layer, LayerGroup
 from kvproof.engine.vllm.versions import Rules
+from kvproof.errors import UsageError
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +53,28 @@ def make_groups(layers: Sequence[Layer], layout: Layout) -> tuple[LayerGroup, ..
         return packed_groups(layers)
     unified = _unify_pages(layers)
     if unified is None:
-        return (LayerGroup(_local_as_full(layers), uniform=True),)
+        whole = _fallback(layers) if layout.rules.null_reserved else _local_as_full(layers)
+        return (LayerGroup(whole, uniform=True),)
     return _equal_groups(unified, layout.rules.group_ratio)
+
+
+def _fallback(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Windows at full length beside latents; raises UsageError where that is no one type.
+
+    Source: vLLM 0.32, v1/core/kv_cache_utils.py (_try_get_full_allocation_fallback_groups).
+    """
+    kinds = {layer.spec.kind for layer in layers}
+    promoted = _local_as_full(layers)
+    if "sliding" in kinds and not kinds & {"sliding_latent", "chunked"}:
+        specs = [layer.spec for layer in promoted]
+        if mergeable(specs) or one_type(specs):
+            return promoted
+    pages = sorted({layer.spec.page_bytes for layer in layers})
+    raise UsageError(
+        "vLLM can't bring the model's layers to one page size: a latent's page does not divide "
+        f"the largest of {', '.join(f'{page:,}' for page in pages)} B",
+        hint="leave the draft model or block_size out",
+    )
 
 
 def _several_pages(specs: Sequence[Spec]) -> bool:

@@ -160,7 +160,12 @@ def _state(model: Model, settings: Settings, blocks: Blocks, slots: list[Slot]) 
 
 
 def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Layer]:
-    """Layers of an EAGLE head or MTP module: like the target's last attention layer."""
+    """Layers of a draft: its own model's, else like the target's last attention layer."""
+    out: list[Layer] = []
+    if settings.draft.model is not None:
+        for index, slots in _by_layer(settings.draft.model):
+            out += _layer(settings.draft.model, settings, blocks, model.layers + index, slots)
+        return out
     wanted = settings.draft.layers
     last = next(
         (slots for _, slots in reversed(list(_by_layer(model))) if _has_attention(slots)), []
@@ -168,7 +173,6 @@ def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Laye
     if not wanted or not last:
         return []
     attention = [_plain(s) for s in last if not isinstance(s, ConvSlot | RecurrentSlot)]
-    out: list[Layer] = []
     for i in range(wanted):
         out += _layer(model, settings, blocks, model.layers + i, attention)
     return out

@@ -6,9 +6,15 @@ Source: vLLM 0.32, config/model.py (verify_with_parallel_config) and the models'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kvproof.engine.base import Deployment
+from kvproof.engine.vllm.draft import Draft
+from kvproof.engine.vllm.versions import Rules, parse_version
 from kvproof.errors import UsageError
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot
 from kvproof.model.types import Model
@@ -17,6 +23,79 @@ EXPANDED = ("minicpm3",)
 """Model types whose latents vLLM does not keep."""
 _NO_STAGES = ("gemma3n",)
 """Model types without pipeline parallelism in vLLM."""
+
+
+ASYNC_METHODS = ("eagle", "eagle3", "mtp", "draft_model", "ngram_gpu", "dflash", "dspark")
+"""Speculative methods that asynchronous scheduling works with."""
+_REMOVED = Path(__file__).with_name("data") / "removed.json"
+
+
+@cache
+def _last_releases() -> dict[str, str]:
+    last: dict[str, str] = msgspec.json.decode(_REMOVED.read_bytes())["last"]
+    return last
+
+
+def check_architecture(model: Model, rules: Rules) -> None:
+    """Raise UsageError for an architecture that the release does not run any more."""
+    last = _last_releases().get(model.architecture)
+    if last is not None and rules.version[:2] > parse_version(last)[:2]:
+        raise UsageError(
+            f"vLLM runs {model.architecture} up to {last} only",
+            hint=f"name that release: vllm@{last}",
+        )
+
+
+def check_state_mode(flags: Mapping[str, Any], rules: Rules) -> None:
+    """Raise UsageError for a mode of caching states that the release does not have."""
+    asked = flags.get("mamba_cache_mode")
+    if asked is not None and asked not in (*rules.state_modes, "none"):
+        raise UsageError(
+            f"mamba_cache_mode {str(asked)[:40]!r} is none of {', '.join(rules.state_modes)}",
+            hint="vLLM of this release has no other",
+        )
+
+
+def check_schedule(flags: Mapping[str, Any], batched: int, seqs: int, length: int) -> None:
+    """Raise UsageError for batches that vLLM's scheduler refuses.
+
+    Source: vLLM 0.32, config/scheduler.py (verify_max_model_len).
+    """
+    if flags.get("enable_chunked_prefill") is False and batched < length:
+        raise UsageError(
+            f"max_num_batched_tokens {batched} is smaller than max_model_len {length} and chunked "
+            "prefill is off",
+            hint="raise max_num_batched_tokens or leave enable_chunked_prefill out",
+        )
+    if batched < seqs:
+        raise UsageError(
+            f"max_num_batched_tokens {batched} is smaller than max_num_seqs {seqs}",
+            hint="vLLM refuses this; lower max_num_seqs",
+        )
+
+
+def check_draft(model: Model, flags: Mapping[str, Any], draft: Draft) -> None:
+    """Raise UsageError for a draft that vLLM does not run with the model or the flags.
+
+    Source: vLLM 0.32, config/vllm.py and config/speculative.py.
+    """
+    own = draft.model
+    if draft.method == "draft_model" and own is not None and own.vocab_size != model.vocab_size:
+        raise UsageError(
+            f"the draft's vocabulary has {own.vocab_size} words, the model's {model.vocab_size}: "
+            "vLLM needs the same",
+            hint="choose a draft of the same family",
+        )
+    if flags.get("async_scheduling") and draft.method and draft.method not in ASYNC_METHODS:
+        raise UsageError(
+            f"vLLM has no asynchronous scheduling with {draft.method} speculation",
+            hint="leave async_scheduling out",
+        )
+    if flags.get("kv_sharing_fast_prefill") and draft.layers:
+        raise UsageError(
+            "vLLM has no kv_sharing_fast_prefill with a draft's layers",
+            hint="leave kv_sharing_fast_prefill out",
+        )
 
 
 def check_parallel(model: Model, deployment: Deployment, flags: Mapping[str, Any]) -> None:
@@ -35,6 +114,11 @@ def check_parallel(model: Model, deployment: Deployment, flags: Mapping[str, Any
         )
     _check_context(model, ranks, flags.get("decode_context_parallel_size", 1))
     _check_states(model, ranks)
+    if flags.get("enable_expert_parallel") and not model.experts:
+        raise UsageError(
+            f"{model.name} has no experts: vLLM refuses enable_expert_parallel",
+            hint="leave it out",
+        )
     world = ranks * stages * flags.get("data_parallel_size", 1)
     gpus = deployment.gpu_count
     if gpus is not None and gpus % world:
@@ -51,12 +135,24 @@ def _check_heads(model: Model, ranks: int) -> None:
             f"heads of {model.name}",
             hint="vLLM refuses this; choose a divisor",
         )
+    _check_kv_heads(model, ranks)
     if model.model_type.startswith("gpt_oss") and ranks > _kv_heads(model):
         raise UsageError(
             f"{model.name} has {_kv_heads(model)} KV heads: vLLM 0.32 fails on it with "
             f"tensor_parallel_size {ranks}",
             hint="use no more ranks than KV heads",
         )
+
+
+def _check_kv_heads(model: Model, ranks: int) -> None:
+    """KV heads are shared out or replicated in whole numbers (QKVParallelLinear)."""
+    for heads in {slot.kv_heads for slot in model.slots if isinstance(slot, FullSlot)}:
+        if heads and heads % ranks and ranks % heads:
+            raise UsageError(
+                f"tensor_parallel_size {ranks} neither divides the {heads} KV heads of "
+                f"{model.name} nor is a multiple of them",
+                hint="vLLM refuses this; choose one that does",
+            )
 
 
 def _kv_heads(model: Model) -> int:

@@ -14,7 +14,16 @@ import msgspec
 from kvproof.engine.base import Deployment
 from kvproof.engine.vllm.draft import Draft, read_draft
 from kvproof.engine.vllm.flags import read_flags
-from kvproof.engine.vllm.refusals import EXPANDED, check_parallel
+from kvproof.engine.vllm.lengths import derived_length
+from kvproof.engine.vllm.refusals import (
+    ASYNC_METHODS,
+    EXPANDED,
+    check_architecture,
+    check_draft,
+    check_parallel,
+    check_schedule,
+    check_state_mode,
+)
 from kvproof.engine.vllm.versions import Rules, rules_for
 from kvproof.kinds import ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
 from kvproof.model.types import Model
@@ -67,12 +76,17 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     platform = _platform(deployment, flags)
     ranks = flags.get("tensor_parallel_size", 1)
     stages = flags.get("pipeline_parallel_size", 1)
+    check_architecture(model, rules)
     check_parallel(model, deployment, flags)
-    length, auto_fit = _length(model, flags)
+    length, auto_fit = _length(model, flags, rules)
     draft = read_draft(model, flags)
     batched, seqs = _batch(flags, rules, deployment, platform, length)
     if platform == "cpu" and any(isinstance(slot, LatentSlot) for slot in model.slots):
         batched = max(length, 2048)  # no chunked prefill there
+    if rules.v1:
+        check_schedule(flags, batched, seqs, length)
+        check_draft(model, flags, draft)
+        check_state_mode(flags, rules)
     asynchronous = flags.get("async_scheduling", _async_default(rules, platform, stages, draft))
     prefix = _prefix_caching(model, flags, rules)
     return Settings(
@@ -152,9 +166,9 @@ def _capability(deployment: Deployment, platform: str) -> tuple[int, int]:
     return (int(major), int(minor or 0)) if major.isdigit() else _HOPPER
 
 
-def _length(model: Model, flags: Mapping[str, Any]) -> tuple[int, bool]:
+def _length(model: Model, flags: Mapping[str, Any], rules: Rules) -> tuple[int, bool]:
     asked = flags.get("max_model_len")
-    own = model.context or 2048
+    own = derived_length(model, flags, rules)
     if asked == -1:
         return own, True
     return asked or own, False
@@ -207,7 +221,7 @@ def _batch_defaults(
 def _async_default(rules: Rules, platform: str, stages: int, draft: Draft) -> bool:
     if not rules.async_default or platform == "cpu":
         return False
-    if draft.method and draft.method not in ("eagle", "eagle3", "mtp", "dflash", "dspark"):
+    if draft.method and draft.method not in ASYNC_METHODS:
         return False
     return stages == 1 or rules.pp_async
 

@@ -83,6 +83,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """An A100 batches as a small GPU whatever its memory."""
     short_gather: bool = True
     """Sparse attention gathers two of the longest sequences where they are very long, not five."""
+    short_longrope: bool = True
+    """Models with LongRoPE start at the length before scaling when none is given."""
     checkpoint_kv_dtype: bool = True
     """A checkpoint's own kv cache type is taken when none is given."""
 
@@ -109,6 +111,7 @@ _FIRST = Rules(
     packed="none",
     state_blocks="length",
     checkpoint_blocks=False,
+    short_longrope=False,
     state_modes=("none",),
     hybrid_prefix_caching=False,
     mamba_prefix_caching=False,
@@ -165,6 +168,7 @@ CHANGES: tuple[Change, ...] = (
         {"uniform_type": True, "mamba_prefix_caching": True, "state_modes": ("all", "none")},
         "v1/kv_cache_interface.py (UniformTypeKVCacheSpecs), models/config.py (0.11.2)",
     ),
+    Change((0, 11, 1), {"short_longrope": True}, "config/model.py, PR 27431 (October 2025)"),
     Change((0, 12, 0), {"group_ratio": 1.25}, "v1/core/kv_cache_utils.py (0.12.0)"),
     Change((0, 14, 0), {"async_default": True}, "config/vllm.py: async_scheduling None (0.14.1)"),
     Change((0, 15, 0), {"checkpoint_kv_dtype": True}, "log113 (0.15.1): fp8 from the checkpoint"),
