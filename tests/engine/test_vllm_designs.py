@@ -121,3 +121,34 @@ def test_drafts_lengthen_the_ring() -> None:
     spec = {"method": "mtp", "num_speculative_tokens": 5}
     found = capacity_of(FLASH, "0.32", "H100-80GB", 40 * GIB, speculative_config=spec)
     assert next(g for g in found.groups if g.kind == "ring").block_size == 16
+
+
+@pytest.mark.parametrize(
+    ("ranks", "caching", "blocks", "width", "size", "tokens", "concurrency"),
+    [
+        (1, True, 790, 50_620_416, 4352, 2_353_338, 17.954545454545453),
+        (2, True, 1580, 25_310_208, 2176, 2_798_564, 21.35135135135135),
+        (4, True, 2981, 13_415_424, 1152, 3_076_579, 23.47244094488189),
+        (8, True, 5356, 7_468_032, 640, 3_220_282, 24.568807339449542),
+        (4, False, 2981, 13_415_424, 1152, 3_283_408, 25.050420168067227),
+    ],
+)
+def test_glm_flash_equals_the_planner(
+    ranks: int, caching: bool, blocks: int, width: int, size: int, tokens: int, concurrency: float
+) -> None:
+    """Answers of vLLM 0.32's own planner on a pretended H100, 40 GB a rank."""
+    found = capacity_of(
+        FLASH, "0.32", "H100-80GB", 40 * 10**9, tensor_parallel_size=ranks, max_model_len=131_072,
+        enable_prefix_caching=caching,
+    )  # fmt: skip
+    assert (found.num_blocks, found.bytes_per_block, found.block_size) == (blocks, width, size)
+    assert (found.tokens, found.max_concurrency) == (tokens, concurrency)
+
+
+def test_flash_next_with_its_draft_as_a_start_prints_it() -> None:
+    """log164: 272,062 tokens of 7.88 GiB, with three tokens drafted by the model's own module."""
+    found = capacity_of(
+        NEXT, "0.28", "RTX-PRO-6000", round(7.88 * GIB), max_model_len=262_144,
+        speculative_config={"method": "mtp", "num_speculative_tokens": 3},
+    )  # fmt: skip
+    assert found.tokens == 272_062

@@ -49,18 +49,22 @@ def pooled_specs(
     if model.model_type.startswith("glm5_next"):
         width = int(model.text_config["index_head_dim"])
         row, ring_row = width + _SCALE, 2 * width * _BF16  # keys and their weights in the group
+        stride = row
         ring = size * _next_power(-(-(size + settings.draft.tokens) // size))
     else:
-        row = slot.dim * _BF16
+        row, stride = slot.dim * _BF16, 1
         ring_row = (slot.dim + _rotary_numbers(model, settings, slot)) * _BF16
         ring = size * -(-(size + settings.draft.tokens) // size)
     return [
         ("tail", Spec(kind="ring", block_size=ring, row_bytes=ring_row)),
-        (
-            "indexer",
-            Spec(kind="latent", block_size=block, row_bytes=row, tokens_per_row=size, note="i"),
-        ),
+        ("indexer", _rows(block, size, row, stride)),
     ]
+
+
+def _rows(block: int, size: int, row: int, stride: int) -> Spec:
+    return Spec(
+        kind="latent", block_size=block, row_bytes=row, tokens_per_row=size, stride=stride, note="i"
+    )
 
 
 def _next_power(value: int) -> int:
