@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import kvproof
 from kvproof.errors import UsageError
+from kvproof.model.multimodal import with_encoder_tokens
 from kvproof.surfaces.cli.media import parse_frame_size, parse_images
 
 QWEN = {
@@ -98,3 +100,27 @@ def test_sizes_are_read() -> None:
     assert parse_frame_size("640x480") == (640, 480)
     with pytest.raises(UsageError):
         parse_frame_size("2x640x480")
+
+
+@pytest.mark.parametrize("engine", ["formula", "vllm"])
+def test_what_an_image_holds_counts_in_how_many_fit(engine: str) -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.2-11B-Vision")
+    seeing = with_encoder_tokens(model, 6404)
+    deployment = kvproof.Deployment(engine, gpu="H100-80GB", max_model_len=8192)
+    text, image = (kvproof.capacity(m, deployment, 40 * 10**9) for m in (model, seeing))
+    held = 8 * 6404 * 4096
+    assert kvproof.cache(seeing, tokens=8192, engine="formula").bytes == 2**30 + held
+    assert text.sequences(8192) == 40 * 10**9 // 2**30
+    assert image.sequences(8192) == pytest.approx(40 * 10**9 // (2**30 + held), abs=1)
+    rows = kvproof.plan(seeing, deployment, [8192]).rows
+    assert rows[0].bytes_per_sequence == 2**30 + held
+
+
+def test_images_of_a_cross_attention_model_lower_the_plan() -> None:
+    fits = []
+    for more in ([], ["--images", "1120x1120"]):
+        args = ["meta-llama/Llama-3.2-11B-Vision", "--gpu", "H100-80GB", "--contexts", "8k"]
+        command = [sys.executable, "-m", "kvproof", *args, *more, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        fits.append(json.loads(done.stdout)["result"]["rows"][0]["sequences"])
+    assert fits[1] < fits[0]

@@ -138,10 +138,17 @@ def cache(model: Model, request: CacheRequest, version: str | None = None) -> Ca
 
 
 def _slot_bytes(slot: Slot, tokens: int, types: Types, request: CacheRequest) -> int:
-    if isinstance(slot, CrossSlot):
-        source = request.encoder_tokens
-        tokens = slot.default_tokens or 0 if source is None else source
-    return slot.bytes(tokens, types)
+    if isinstance(slot, CrossSlot) and request.encoder_tokens is not None:
+        return slot.bytes(request.encoder_tokens, types)
+    return held_bytes(slot, tokens, types)
+
+
+def held_bytes(slot: Slot, tokens: int, types: Types) -> int:
+    """Bytes that a sequence of `tokens` holds in `slot`.
+
+    Cross-attention holds what the encoder or the image made, whatever the sequence's length.
+    """
+    return slot.bytes((slot.default_tokens or 0) if isinstance(slot, CrossSlot) else tokens, types)
 
 
 def sequence_terms(model: Model, types: Types, tokens: int) -> tuple[Term, ...]:
@@ -246,9 +253,10 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
 
     def sequence_bytes(tokens: int) -> int:
         padded = -(-tokens // size) * size
-        return sum(slot.bytes(padded, types) for slot in slots)
+        return sum(held_bytes(slot, padded, types) for slot in slots)
 
-    entry = max(1, sum(slot.entry_bytes(types) for slot in slots))
+    growing = [slot for slot in slots if not isinstance(slot, CrossSlot)]
+    entry = max(1, sum(slot.entry_bytes(types) for slot in growing))
     whole = sequence_bytes(length)
     concurrency = kv_bytes / whole if whole else 0.0
     fits = whole <= kv_bytes

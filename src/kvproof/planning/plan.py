@@ -154,9 +154,7 @@ def _row(
     limited = capacity.max_num_seqs is not None and count >= capacity.max_num_seqs
     return PlanRow(
         context=context,
-        bytes_per_sequence=sum(
-            slot.bytes(context, types) for slot in model.slots if slot.kind != "cross"
-        ),
+        bytes_per_sequence=sum(formula.held_bytes(slot, context, types) for slot in model.slots),
         sequences=count,
         total_sequences=count * replicas,
         limit="max_model_len" if refused else "max_num_seqs" if limited else "capacity",

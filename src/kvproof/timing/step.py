@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from kvproof.engine.formula import on_rank
+from kvproof.engine.formula import held_bytes, on_rank
 from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot, RecurrentSlot, Slot, Types
 from kvproof.model.types import Model
 from kvproof.model.weights import expert_bytes, streamed_weight_bytes
@@ -92,7 +92,7 @@ def read_bytes(model: Model, tokens: int, types: Types, ranks: int = 1) -> int:
 def _slot_read(slot: Slot, tokens: int, types: Types, chosen: object) -> int:
     if isinstance(chosen, int) and isinstance(slot, FullSlot | LatentSlot):
         return slot.bytes(min(tokens, chosen), types)
-    return slot.bytes(tokens, types)
+    return held_bytes(slot, tokens, types)
 
 
 def attention_flops(model: Model, tokens: int) -> int:

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from kvproof.errors import ModelError, UsageError
-from kvproof.kinds import Types
+from kvproof.kinds import CrossSlot, Types
 from kvproof.model.multimodal import audio, cropped, images, rows, tiled, video
 from kvproof.model.multimodal.counts import Count, Settings
 from kvproof.model.multimodal.preprocessor import beside
@@ -95,6 +97,18 @@ def total_tokens(terms: Iterable[Term]) -> int:
 def encoder_tokens(terms: Iterable[Term]) -> int:
     """Cross-attention slots of the terms: the encoder_tokens of `kvproof.cache`."""
     return sum(int(term.value) for term in terms if SLOTS in term.name)
+
+
+def with_encoder_tokens(model: Model, slots: int) -> Model:
+    """The model whose every request brings `slots` positions of cross-attention.
+
+    Budgets, capacities and plans of it count them for each sequence, beside its context.
+    """
+    held = tuple(
+        msgspec.structs.replace(slot, default_tokens=slots) if isinstance(slot, CrossSlot) else slot
+        for slot in model.slots
+    )
+    return msgspec.structs.replace(model, slots=held)
 
 
 def encoder_bytes(model: Model, slots: int, types: Types) -> int:

@@ -82,6 +82,14 @@ def media_terms(model: Any, values: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
+def with_media(model: Any, terms: Sequence[Any]) -> Any:
+    """The model whose requests bring the media: what they hold beside the context counts."""
+    from kvproof.model.multimodal import encoder_tokens, with_encoder_tokens
+
+    slots = encoder_tokens(terms)
+    return with_encoder_tokens(model, slots) if slots else model
+
+
 def contexts_with(
     ctx: click.Context, terms: Sequence[Any], contexts: Sequence[int]
 ) -> tuple[int, ...]:
@@ -127,7 +135,7 @@ def media_text(model: Any, terms: Sequence[Any], contexts: Sequence[int], types:
     if slots:
         held = show_bytes(encoder_bytes(model, slots, types))
         lines.append(
-            f"  {slots:,} cross-attention slots hold {held} per request beside its context; "
-            "the rows below leave them out"
+            f"  {slots:,} cross-attention slots hold {held} per request beside its context, "
+            "counted below"
         )
     return "\n".join(lines)

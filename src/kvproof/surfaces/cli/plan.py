@@ -12,6 +12,7 @@ from kvproof.surfaces.cli.media import (
     media_options,
     media_terms,
     media_text,
+    with_media,
 )
 from kvproof.surfaces.cli.options import (
     TOKEN_LIST,
@@ -60,6 +61,7 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     model = load_model(source, offline=values["offline"])
     media = media_terms(model, values)
     contexts = contexts_with(ctx, media, values["contexts"]) if media else values["contexts"]
+    model = with_media(model, media)
     learned = None if values["fresh"] else _learned(model, deployment)
     answer = make(model, deployment, contexts, overheads=learned)
     _print(ctx, (model, deployment, answer, media))
