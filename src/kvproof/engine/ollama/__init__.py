@@ -1,4 +1,4 @@
-"""Ollama: llama.cpp with Ollama's defaults for context, parallel requests and cache type.
+"""Ollama: llama.cpp with Ollama's defaults for context, parallel requests, batch and cache type.
 
 Flags are the options of a request or Modelfile (num_ctx, num_batch, num_gpu, ...) and the
 server's environment in snake_case without OLLAMA_ (num_parallel, kv_cache_type,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kvproof.engine import llamacpp
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
-from kvproof.engine.ollama.flags import as_llamacpp, build_name
+from kvproof.engine.ollama.flags import as_llamacpp, build_name, runner_model
 from kvproof.kinds import Types
 from kvproof.model.types import Model
 
@@ -21,17 +21,17 @@ def check_flags(deployment: Deployment) -> None:
 
 def cache(model: Model, request: CacheRequest, version: str | None = None) -> Cache:
     """Bytes of sequences in the llama.cpp context that Ollama starts for them."""
-    return llamacpp.cache(model, request, build_name(version))
+    return llamacpp.cache(runner_model(model, version), request, build_name(version))
 
 
 def budget(model: Model, deployment: Deployment) -> Budget:
     """What the runner allocates, by llama.cpp's rules."""
-    return llamacpp.budget(model, as_llamacpp(deployment, model))
+    return llamacpp.budget(_model(model, deployment), as_llamacpp(deployment, model))
 
 
 def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     """The cells of the runner's context."""
-    return llamacpp.capacity(model, as_llamacpp(deployment, model), kv_bytes)
+    return llamacpp.capacity(_model(model, deployment), as_llamacpp(deployment, model), kv_bytes)
 
 
 def types_for(model: Model, deployment: Deployment) -> Types:
@@ -42,3 +42,7 @@ def types_for(model: Model, deployment: Deployment) -> Types:
 def ranks_for(deployment: Deployment) -> int:
     """GPUs that one runner spreads its model over."""
     return llamacpp.ranks_for(deployment)
+
+
+def _model(model: Model, deployment: Deployment) -> Model:
+    return runner_model(model, deployment.engine.version)

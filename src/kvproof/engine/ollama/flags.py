@@ -1,17 +1,18 @@
-"""Ollama's settings as llama.cpp flags.
-
-Source: Ollama's docs (faq, modelfile, context length) and start-up logs of 2025 and 2026. The
-context defaults by memory hold since 0.15.5; before, 4,096 (2,048 before 0.6).
-"""
+"""Ollama's settings as llama.cpp flags; what depends on the release is in `releases`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from kvproof.engine.base import Deployment
+from kvproof.engine.ollama import releases
+from kvproof.engine.ollama.batch import automatic_batch
 from kvproof.errors import UsageError, unknown_name
+from kvproof.kinds import SlidingSlot
 from kvproof.model.types import Model
-from kvproof.units import GIB
+from kvproof.units import parse_bytes
 
 TO_LLAMACPP = {
     "num_gpu": "n_gpu_layers", "main_gpu": "main_gpu", "kv_cache_type": "cache_type_k",
@@ -25,31 +26,13 @@ NAMES = (
     "repeat_penalty", "stop", "numa",
     "use_mmap", "use_mlock", "host", "models", "gpu_overhead", "load_timeout", "new_engine",
 )  # fmt: skip
-# From this much memory in all GPUs on, contexts of this many tokens are the default.
-_CONTEXTS = ((48 * GIB, 262_144), (24 * GIB, 32_768), (0, 4_096))
-_BATCH = 512
-# Releases, and the llama.cpp builds whose rules their runners follow (by date, roughly).
-_BUILDS = ((0, 16, None), (0, 13, 6869), (0, 11, 6325), (0, 7, 5434), (0, 0, 0))
-_DEFAULT_TYPE = "f16"
-
-
-def version_of(version: str | None) -> tuple[int, int, int]:
-    """A release as numbers; unnamed, the newest."""
-    if version is None:
-        return (999, 0, 0)
-    parts = version.lstrip("v").split("-")[0].split(".")[:3]
-    numbers = [int(part) if part.isdigit() else 0 for part in parts]
-    major, minor, patch = (*numbers, 0, 0, 0)[:3]
-    return major, minor, patch
+_UBATCH = 512
+_PLAIN_TYPES = ("f16", "f32", "bf16")
 
 
 def build_name(version: str | None) -> str | None:
     """The llama.cpp build whose rules a release follows; None is the newest."""
-    release = version_of(version)
-    for major, minor, build in _BUILDS:
-        if release >= (major, minor, 0):
-            return None if build is None else f"b{build}"
-    return None
+    return releases.build_name(releases.release_of(version))
 
 
 # Settings of a Modelfile that decide memory.
@@ -62,55 +45,102 @@ def as_llamacpp(deployment: Deployment, model: Model | None = None) -> Deploymen
     A context beyond the trained length is cut to it, with a warning in Ollama's log
     (llm/server.go: "requested context size too large for model").
     """
-    trained = model.context if model is not None else None
     chosen = model.settings if model is not None else {}
     flags = {**{k: chosen[k] for k in _RUNNER if k in chosen}, **deployment.flags}
     for name in flags:
         if name not in NAMES and name not in TO_LLAMACPP:
             raise unknown_name(
-                "Ollama option", name, [*NAMES, *TO_LLAMACPP], see="see docs/engines/llamacpp.md"
+                "Ollama option", name, [*NAMES, *TO_LLAMACPP], see="see docs/engines/ollama.md"
             )
-    slots = _whole(flags, "num_parallel", 1)
-    context = _whole(flags, "num_ctx", 0) or _whole(flags, "context_length", 0)
-    context = context or _default_context(deployment)
-    context = min(context, trained) if trained else context
-    batch = _whole(flags, "num_batch", _BATCH)
-    out: dict[str, Any] = {
-        "ctx_size": context * slots, "parallel": slots, "kv_unified": False,
-        "batch_size": batch, "ubatch_size": batch,
-    }  # fmt: skip
+    release = releases.release_of(deployment.engine.version)
+    arch = releases.architecture(model) if model is not None else ""
+    slots = releases.slots(release, arch, _whole(flags, "num_parallel"))
+    context = _context(deployment, release, flags, model)
+    own = release < releases.SERVER and (
+        _switched(flags, "new_engine") or releases.own_engine(release, arch)
+    )
+    build = releases.own_engine_build(release) if own else releases.build_name(release)
+    out: dict[str, Any] = {"ctx_size": context * slots, "parallel": slots, "kv_unified": own}
     out |= {TO_LLAMACPP[k]: v for k, v in flags.items() if k in TO_LLAMACPP}
-    if "cache_type_k" in out:
-        out["cache_type_v"] = out["cache_type_k"]
-    build = build_name(deployment.engine.version)
+    out |= _attention(release, arch, own, out)
+    out |= _batches(deployment, model, release, flags, context * slots, slots)
     return Deployment(f"llamacpp@{build}" if build else "llamacpp", deployment.gpu, **out)
 
 
-def _default_context(deployment: Deployment) -> int:
-    release = version_of(deployment.engine.version)
-    if release < (0, 6, 0):
-        return 2_048
-    if release < (0, 15, 5):
-        return 4_096
-    return next(tokens for least, tokens in _CONTEXTS if _memory(deployment) >= least)
+def runner_model(model: Model, version: str | None) -> Model:
+    """The model with the windows that the runner keeps: wider ones for some on its own engine."""
+    release, arch = releases.release_of(version), releases.architecture(model)
+    slots = tuple(
+        msgspec.structs.replace(slot, window=releases.kept_window(release, arch, slot.window))
+        if isinstance(slot, SlidingSlot)
+        else slot
+        for slot in model.slots
+    )
+    return model if slots == model.slots else msgspec.structs.replace(model, slots=slots)
 
 
-def _memory(deployment: Deployment) -> int:
-    """Nominal memory of all GPUs; none named counts as none."""
+def _context(
+    deployment: Deployment, release: releases.Release, flags: dict[str, Any], model: Model | None
+) -> int:
+    trained = model.context if model is not None else None
+    context = _whole(flags, "num_ctx") or _whole(flags, "context_length")
+    context = context or releases.default_context(release, memory_of(deployment))
+    return min(context, trained) if trained and release >= releases.CUT else context
+
+
+def _attention(
+    release: releases.Release, arch: str, own: bool, flags: dict[str, Any]
+) -> dict[str, Any]:
+    """Flash attention as it ends up, and the cache's type, which needs it to be quantized."""
+    out: dict[str, Any] = {}
+    if "flash_attn" not in flags and (own or release < releases.AUTO_FLASH):
+        out["flash_attn"] = "on" if releases.flash_by_default(release, arch) else "off"
+    asked = flags.get("cache_type_k")
+    if asked is None:
+        return out
+    flash = out.get("flash_attn", flags.get("flash_attn", "auto"))
+    on = flash is True or str(flash).lower() in ("on", "1", "true")
+    auto = str(flash).lower() == "auto" and release >= releases.SERVER
+    if str(asked).lower() not in _PLAIN_TYPES and not (on or auto):
+        asked = "f16"  # "quantized kv cache requested but flash attention disabled"
+    return {**out, "cache_type_k": asked, "cache_type_v": asked}
+
+
+def _batches(
+    deployment: Deployment, model: Model | None, release: releases.Release, flags: dict[str, Any],
+    cells: int, slots: int,
+) -> dict[str, int]:  # fmt: skip
+    batch = _whole(flags, "num_batch")
+    if release >= releases.SERVER:
+        off = "flash_attention" in flags and not _switched(flags, "flash_attention")
+        batch = batch or automatic_batch(model, deployment, cells, memory_of(deployment), off)
+        return {"batch_size": batch, "ubatch_size": batch}
+    batch = batch or _UBATCH
+    ubatch = batch if release >= releases.OWN_UBATCH else min(batch * slots, _UBATCH)
+    return {"batch_size": batch * slots, "ubatch_size": ubatch}
+
+
+def memory_of(deployment: Deployment) -> int:
+    """Memory of all GPUs as detected; none named counts as none."""
     given = deployment.flags.get("gpu_memory")
-    if isinstance(given, int):
-        return given
+    if given is not None:
+        return parse_bytes(given)
     if deployment.accelerator is None:
         return 0
-    return sum(count * kind.nominal_memory_bytes for count, kind in deployment.kinds)
+    return sum(count * kind.memory_bytes for count, kind in deployment.kinds)
 
 
-def _whole(flags: dict[str, Any], name: str, default: int) -> int:
-    value = flags.get(name, default)
+def _switched(flags: dict[str, Any], name: str) -> bool:
+    return str(flags.get(name, "")).lower() in ("1", "true", "on", "t")
+
+
+def _whole(flags: dict[str, Any], name: str) -> int:
+    """A whole number, 0 where it is not given."""
+    value = flags.get(name, 0)
     try:
         number = int(str(value))
     except ValueError:
         number = -1
     if isinstance(value, bool) or not 0 <= number < 2**31:
         raise UsageError(f"Ollama's {name} is {str(value)[:40]!r}", hint="want a whole number")
-    return number or default
+    return number
