@@ -180,6 +180,8 @@ def _flags(engine: str, record: dict[str, Any]) -> dict[str, Any]:
         key = _SHORT[engine].get(name, name)
         if key is not None and name not in _NO_FLAG and value is not None:
             out[key] = value.split(" (")[0] if isinstance(value, str) else value
+    if out.get("mamba_cache_mode") == "align":
+        out.setdefault("enable_prefix_caching", True)  # the mode is what caching resolves to
     spoken = given.get("speculative")
     if spoken and engine == "vllm":
         out["speculative_config"] = _speculative(str(spoken))

@@ -100,6 +100,8 @@ def test_sparse_attention_gathers_what_the_longest_sequence_needs() -> None:
         ("Qwen/Qwen3-235B-A22B", "0.8.5", "H100-80GB", {"tensor_parallel_size": 8}, 54.92),
         ("deepseek-ai/DeepSeek-R1-0528", "0.13", "H200", {"tensor_parallel_size": 8}, 79.739),
         ("nvidia/DeepSeek-V3.2-NVFP4", "0.18", "B200", {"tensor_parallel_size": 8}, 48.62),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8", "0.16", "H200", {}, 30.52),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8", "0.19", "H200", {}, 31.40),
         (
             "RedHatAI/Llama-4-Maverick-17B-128E-Instruct-FP8",
             "0.11.2", "H200", {"tensor_parallel_size": 8}, 48.8685,

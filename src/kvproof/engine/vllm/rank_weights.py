@@ -39,6 +39,7 @@ _FLAG_BITS = (
 )
 """Bits a weight by --quantization, and the roles it covers (none named: all linear layers)."""
 _MXFP4_HIDDEN, _MXFP4_WIDTH = 256, 128
+_PLAIN_WIDTH = 128
 
 
 class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +150,7 @@ def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
     if is_v4(model) and group.name.endswith("self_attn.kv_proj.weight"):
         return 1.0  # one projection with the queries' down-projection
     if group.role == "expert":
-        return _expert_padding(model) / expert_ranks(settings)
+        return _expert_padding(model, settings) / expert_ranks(settings)
     if group.name.endswith(("k_proj.weight", "v_proj.weight", "k_proj.bias", "v_proj.bias")):
         return max(1, ranks // _copies_base(model)) / ranks if _copies_base(model) else 1 / ranks
     return 1 / ranks
@@ -161,14 +162,31 @@ def _copies_base(model: Model) -> int:
     return max(heads, default=0)
 
 
-def _expert_padding(model: Model) -> float:
-    """MXFP4 kernels pad gpt-oss's widths of 2,880 to their tiles."""
+def _expert_padding(model: Model, settings: Settings) -> float:
+    """What kernels pad experts to: MXFP4 gpt-oss's widths of 2,880, FlashInfer's FP8 plain ones.
+
+    Source: vLLM 0.20.2, quantization/utils/flashinfer_utils.py (align_fp8_moe_weights_for_fi).
+    """
+    if model.model_type.startswith("nemotron_h"):
+        return _plain_padding(model, settings)
     if not model.model_type.startswith("gpt_oss"):
         return 1.0
     hidden = model.hidden_size
     width = int(model.text_config.get("intermediate_size") or hidden)
     padded = -(-hidden // _MXFP4_HIDDEN) * _MXFP4_HIDDEN * -(-width // _MXFP4_WIDTH) * _MXFP4_WIDTH
     return padded / (hidden * width)
+
+
+def _plain_padding(model: Model, settings: Settings) -> float:
+    """FP8 experts without a gate have their inner width padded to 128, since 0.18."""
+    method = model.quantization.default if model.quantization is not None else None
+    width = int(model.text_config.get("moe_intermediate_size") or 0)
+    eight = method is not None and "fp8" in str(method).lower()
+    if not width or not eight or settings.platform != "cuda" or settings.rules.version < (0, 18, 0):
+        return 1.0
+    split = 1 if settings.flags.get("enable_expert_parallel") else settings.ranks
+    own = width // split
+    return -(-own // _PLAIN_WIDTH) * _PLAIN_WIDTH / own
 
 
 def _encoder_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
