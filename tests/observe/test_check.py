@@ -286,6 +286,92 @@ def test_learning_from_a_report() -> None:
         start_of(kvproof.check("GPU KV cache size: 1,000 tokens\n"))
 
 
+def test_a_model_that_cannot_be_had_leaves_the_log_against_itself() -> None:
+    report = kvproof.check(vllm_log(), model="no/such-model", gpu="H100-80GB", offline=True)
+    assert report.unread is not None
+    assert [row.name for row in report.ledger] == ["concurrency x length"]
+    assert "not predicted: weights, available_kv_memory" in report.warnings[0]
+    with pytest.raises(UsageError):
+        kvproof.check(vllm_log(), model=5)  # type: ignore[arg-type]
+
+
+UNNAMED = """
+Model loading took 15.2683 GiB and 3.617503 seconds
+Available KV cache memory: 18.69 GiB
+GPU KV cache size: 136,080 tokens
+Maximum concurrency for 40,960 tokens per request: 3.32x
+"""
+
+
+def test_a_log_without_a_version_is_dated_by_its_wording() -> None:
+    report = kvproof.check(UNNAMED, model="Qwen/Qwen3-8B", gpu="A100-40GB")
+    assert (report.log.wording.since, report.log.wording.until) == ("0.9", "0.11.0")
+    assert report.log.wording.holds("0.10.2")
+    assert not report.log.wording.holds("0.11.1")
+    assert report.engine == "vllm@0.11.0"
+    assert "is that of 0.9 to 0.11.0" in report.assumptions[0]
+    assert report.ok
+
+
+def test_a_start_without_a_version_is_kept_with_its_range(tmp_path: Path) -> None:
+    learned = start_of(kvproof.check(UNNAMED, model="Qwen/Qwen3-8B", gpu="A100-40GB"))
+    assert (learned.version, learned.since, learned.until) == ("", "0.9", "0.11.0")
+    place = tmp_path / "x.sqlite"
+    store.remember([learned], place)
+    assert store.recall(path=place)[0] == learned
+    assert store.import_lines(store.export_lines(place), tmp_path / "y.sqlite") == 1
+
+
+def test_a_store_of_an_earlier_release_is_extended(tmp_path: Path) -> None:
+    import sqlite3
+
+    place = tmp_path / "old.sqlite"
+    with sqlite3.connect(place) as base:
+        base.execute(
+            "create table starts (id integer primary key, engine text not null, version text not "
+            "null, gpu text not null, ranks integer not null, model text not null, flags text not "
+            "null, predicted integer not null, printed integer not null, half integer not null, "
+            "weights integer not null, terms text not null)"
+        )
+        base.execute(
+            "insert into starts values (1, 'vllm', '0.30', 'H100-80GB', 1, 'a', '{}', 5, 4, 0, 0, "
+            "'{}')"
+        )
+    base.close()
+    assert store.recall(path=place)[0].since == ""
+
+
+def test_a_range_over_eras_teaches_no_term_of_one_era() -> None:
+    terms = {store.ESTIMATED + "communication": 2.0 * 2**30}
+    vague = start("a", -0.4, version="", since="0.9.1", terms=terms)
+    within = start("a", -0.4, version="", since="0.20", terms=terms)
+    assert "communication" not in store.fit([vague], "b", "0.30").ratios  # type: ignore[union-attr]
+    assert "communication" in store.fit([within], "b", "0.30").ratios  # type: ignore[union-attr]
+
+
+def test_starts_of_the_same_release_count_before_others() -> None:
+    starts = [start("a", -3.0, version="0.11.0"), start("a", 1.0, version="0.30")]
+    assert store.fit(starts, "a", "0.30").kv_bytes == starts[1].gap  # type: ignore[union-attr]
+    assert store.fit(starts, "a", "0.11.0").kv_bytes == starts[0].gap  # type: ignore[union-attr]
+
+
+def test_inside_a_wide_interval_is_not_ok() -> None:
+    """Weights of 8 ranks of Qwen3-235B; activations of a batch that the log does not name."""
+    text = (
+        "INFO the current vLLM instance can use total_gpu_memory (79.15GiB) x "
+        "gpu_memory_utilization (0.90) = 71.24GiB\n"
+        "INFO model weights take 54.92GiB; non_torch_memory takes 2.10GiB; PyTorch activation peak "
+        "memory takes 3.44GiB; the rest of the memory reserved for KV Cache is 10.77GiB.\n"
+    )
+    report = kvproof.check(text, model="Qwen/Qwen3-235B-A22B", gpu="H100-80GB")
+    row = rows(report)["available_kv_memory"]
+    assert "8 ranks (tensor_parallel_size)" in report.assumptions[0]
+    assert rows(report)["weights"].verdict == "ok"
+    assert row.verdict != "ok"
+    assert row.shares[0].term == "activations"
+    assert sum(share.size for share in row.shares) == pytest.approx(row.difference, abs=2**28)
+
+
 def test_no_log_makes_check_fail_in_another_way(data_dir: Path) -> None:
     from whole_logs import records
 

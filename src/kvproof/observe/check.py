@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 
 from kvproof.engine.base import Budget, Deployment, engine_module
 from kvproof.engine.overheads import Overheads, adjusted
-from kvproof.errors import HubError, KvproofError, UsageError
+from kvproof.errors import KvproofError, UsageError
 from kvproof.model.types import Model
 from kvproof.observe.advice import advice, fits
 from kvproof.observe.budget_rows import budget_rows
@@ -25,13 +26,21 @@ from kvproof.observe.read import read_log
 from kvproof.observe.releases import others, settle
 from kvproof.terms import Term
 
+_PREDICTED = frozenset(
+    ("available_kv_memory", "kv_cache_tokens", "num_blocks", "max_concurrency", "weights",
+     "peak_activation", "cuda_graph_estimated", "non_torch", "kv_total", "compute_buffer")
+)  # fmt: skip
+Learned = Callable[[str, str, str, str | None], Overheads | None]
+"""What was learned, by engine, GPU, model and release."""
+
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `kvproof.check`.
 
     `rows` hold each printed figure beside its prediction; `ledger` those that need no model (the
     log's own figures against each other). `ok`: every printed figure lies within its prediction's
-    bounds or the tolerance; `fits`: the log reports no start that failed for memory.
+    bounds or the tolerance; `fits`: the log reports no start that failed for memory. `unread`: why
+    the model that was asked for could not be had.
     """
 
     log: Log
@@ -45,6 +54,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     terms: tuple[Term, ...] = ()
     fits: bool = True
+    unread: KvproofError | None = None
 
     @property
     def ok(self) -> bool:
@@ -68,21 +78,22 @@ def check(
     gpu: str | None = None,
     *,
     tolerance: float | None = None,
-    overheads: Overheads | None = None,
+    overheads: Overheads | Learned | None = None,
     offline: bool = False,
 ) -> Report:
     """Predict each printed figure and compare.
 
     `log`: a Log, a path or text. `model` and `gpu` where the log does not name them or names
     others. `tolerance`: a relative difference that counts as agreement beyond the rounding and
-    the intervals. `overheads`: what was learned of the engine on this GPU. Where no model is named
-    or given, only the log's own figures are compared, and a warning says so.
+    the intervals. `overheads`: what was learned of the engine on this GPU, or who knows it. Where
+    no model is named or it can't be had, only the log's own figures are compared, and a warning
+    says so.
     """
     read = log if isinstance(log, Log) else read_log(log)
     if tolerance is not None and not 0 <= tolerance < 1:
         raise UsageError(f"the tolerance is {tolerance}", hint="give a share, such as 0.02")
     warnings: list[str] = []
-    described = _model(read, model, warnings, offline=offline)
+    described, unread = _model(read, model, warnings, offline=offline)
     ranks = None
     if described is not None:
         shape = described
@@ -91,6 +102,8 @@ def check(
     ledger = ledger_rows(read)
     rows: list[Comparison] = []
     terms: tuple[Term, ...] = ()
+    if callable(overheads):
+        overheads = _learned(overheads, described, setup)
     if described is not None and setup is not None:
         rows, terms = _rows(read, described, setup.deployment, overheads, warnings)
         rows = [_by_rules(row, read, described, gpu) for row in rows]
@@ -111,24 +124,37 @@ def check(
         warnings=tuple(warnings) + (setup.warnings if setup is not None else ()),
         terms=terms,
         fits=fits(read),
+        unread=unread,
     )
 
 
-def _model(log: Log, given: Any, warnings: list[str], *, offline: bool) -> Model | None:
+def _learned(ask: Learned, model: Model | None, setup: Setup | None) -> Overheads | None:
+    if model is None or setup is None or setup.deployment.accelerator is None:
+        return None
+    engine = setup.deployment.engine
+    return ask(engine.name, setup.deployment.accelerator.name, model.name, engine.version)
+
+
+def _model(
+    log: Log, given: Any, warnings: list[str], *, offline: bool
+) -> tuple[Model | None, KvproofError | None]:
+    """The model, or why the one that the caller gave can't be had."""
     from kvproof.model.load import load
 
     if isinstance(given, Model):
-        return given
-    if given is not None:
-        return load(given, offline=offline)
-    if log.model is None:
+        return given, None
+    if given is None and log.model is None:
         warnings.append("no model is named: figures are compared with each other only")
-        return None
+        return None, None
     try:
-        return load(log.model, offline=offline)
-    except (HubError, KvproofError) as error:
-        warnings.append(f"{error.message}: figures are compared with each other only")
-        return None
+        return load(given if given is not None else str(log.model), offline=offline), None
+    except KvproofError as error:
+        if given is not None and not isinstance(given, str | PathLike):
+            raise
+        names = ", ".join(dict.fromkeys(f.name for f in log.figures if f.name in _PREDICTED))
+        lacking = f"; not predicted: {names}" if names else ""
+        warnings.append(f"{error.message}: figures are compared with each other only{lacking}")
+        return None, error if given is not None else None
 
 
 def _setup(log: Log, gpu: str | None, model: Model | None, warnings: list[str]) -> Setup | None:

@@ -31,6 +31,8 @@ def start_of(report: Report) -> Start:
     return Start(
         engine=log.engine,
         version=log.version or "",
+        since="" if log.version else log.wording.since or "",
+        until="" if log.version else log.wording.until or "",
         gpu=report.gpu.split("x", 1)[-1] if report.gpu[0].isdigit() else report.gpu,
         ranks=ranks_of(log),
         model=report.model,

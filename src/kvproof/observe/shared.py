@@ -35,6 +35,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     release: str
+    era: int | None
+    """Which era the release belongs to (`era_of`); None where it is not known."""
     more: float
     weights: float
     """GiB estimated for the weights."""
@@ -50,9 +52,9 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     ratios: Mapping[str, float]
 
 
-def era_of(release: str) -> int:
-    """Which of vLLM's ways to profile a release belongs to; unknown ones are taken as newest."""
-    found = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![\dx])", release)
+def era_of(release: str | None) -> int:
+    """Which of vLLM's ways to profile a release belongs to; None and names are the newest."""
+    found = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![\dx])", release or "")
     if found is None:
         return 2
     number = (int(found[1]), int(found[2]))
@@ -67,7 +69,7 @@ def shared(starts: Sequence[Seen], release: str | None = None) -> Shared:
     base = _agreed(kept)
     kept = [msgspec.structs.replace(start, more=start.more - base) for start in kept]
     pull = _solved(kept)
-    era = era_of(release or "")
+    era = era_of(release)
     constant = base + _CONSTANT**2 * sum(pull)
     if release:
         own = (p for p, s in zip(pull, kept, strict=True) if s.release == release)
@@ -78,7 +80,7 @@ def shared(starts: Sequence[Seen], release: str | None = None) -> Shared:
         ratios[name] = width**2 * sum(
             p * s.terms.get(name, 0.0)
             for p, s in zip(pull, kept, strict=True)
-            if name not in _BY_ERA or era_of(s.release) == era
+            if name not in _BY_ERA or s.era == era
         )
     ratios["weights"] = _weights_ratio(kept)
     return Shared(constant=constant, ratios={name: r for name, r in ratios.items() if r})
@@ -98,7 +100,7 @@ def _agreed(starts: list[Seen]) -> float:
 
 def _kernel(a: Seen, b: Seen) -> float:
     """Covariance of what two starts take beyond their estimates."""
-    same_era = era_of(a.release) == era_of(b.release)
+    same_era = a.era is not None and a.era == b.era
     out = _CONSTANT**2 + (_RELEASE**2 if a.release and a.release == b.release else 0.0)
     activations = a.terms.get("activations", 0.0) * b.terms.get("activations", 0.0)
     if same_era:

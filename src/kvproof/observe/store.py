@@ -20,7 +20,7 @@ import msgspec
 from kvproof.engine.overheads import Overheads
 from kvproof.errors import InputError
 from kvproof.observe.place import default_path
-from kvproof.observe.shared import Seen, shared
+from kvproof.observe.shared import Seen, era_of, shared
 from kvproof.units import GIB
 
 _SCHEMA = """
@@ -30,6 +30,7 @@ create table if not exists starts (
     model text not null, flags text not null,
     predicted integer not null, printed integer not null, half integer not null,
     weights integer not null, terms text not null,
+    since text not null default '', until text not null default '',
     unique (engine, version, gpu, ranks, model, flags, printed)
 )
 """
@@ -38,6 +39,10 @@ _MODELS_OWN = {
     "peak_activation": ("activations", "experts' workspace", "encoder profiling"),
     "cuda_graph_estimated": ("CUDA graphs",),
 }
+_COLUMNS = ("engine", "version", "gpu", "ranks", "model", "flags", "predicted", "printed", "half",
+            "weights", "terms", "since", "until")  # fmt: skip
+_LATER = ("since", "until")
+"""Columns that a store of an earlier kvproof lacks."""
 _LONGEST_LINE, _MOST_LINES = 1_000_000, 1_000_000
 ESTIMATED = "estimated "
 """Before the names of terms that were estimated, among those printed."""
@@ -49,7 +54,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """One observed start: the cache's memory predicted and printed, and the printed terms.
 
     `half` is the half width of the predicted interval, `weights` the predicted weights. `terms`
-    holds the terms estimated, too, under names that begin with `ESTIMATED`.
+    holds the terms estimated, too, under names that begin with `ESTIMATED`. A start whose log names
+    no version has the releases that its wording allows: `since` and `until`, empty if open.
     """
 
     engine: str
@@ -63,6 +69,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     half: int = 0
     weights: int = 0
     terms: Mapping[str, float] = {}
+    since: str = ""
+    until: str = ""
 
     @property
     def gap(self) -> int:
@@ -91,6 +99,7 @@ def _opened(path: Path | None, *, write: bool) -> Iterator[sqlite3.Connection | 
         raise InputError(f"can't open the store {place}: {error}") from None
     try:
         base.execute(_SCHEMA)
+        _extend(base)
         yield base
         base.commit()
     except sqlite3.Error as error:
@@ -101,19 +110,27 @@ def _opened(path: Path | None, *, write: bool) -> Iterator[sqlite3.Connection | 
         base.close()
 
 
+def _extend(base: sqlite3.Connection) -> None:
+    """Add the columns that an earlier kvproof did not know."""
+    known = {row[1] for row in base.execute("pragma table_info(starts)")}
+    for name in _LATER:
+        if name not in known:
+            base.execute(f"alter table starts add column {name} text not null default ''")
+
+
 def remember(starts: Iterable[Start], path: Path | None = None) -> int:
     """Keep the starts; those that are kept already are left alone. How many were new."""
     rows = [
         (s.engine, s.version, s.gpu, s.ranks, s.model, _json(_public(s.flags)), s.predicted,
-         s.printed, s.half, s.weights, _json(s.terms))
+         s.printed, s.half, s.weights, _json(s.terms), s.since, s.until)
         for s in starts
     ]  # fmt: skip
+    marks = ", ".join("?" * len(_COLUMNS))
     with _opened(path, write=True) as base:
         assert base is not None  # noqa: S101 - opened for writing
         before = base.total_changes
         base.executemany(
-            "insert or ignore into starts (engine, version, gpu, ranks, model, flags, predicted, "
-            "printed, half, weights, terms) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"insert or ignore into starts ({', '.join(_COLUMNS)}) values ({marks})",
             rows,
         )
         return base.total_changes - before
@@ -127,17 +144,15 @@ def recall(
         if base is None:
             return ()
         rows = base.execute(
-            "select engine, version, gpu, ranks, model, flags, predicted, printed, half, weights, "
-            "terms "
-            "from starts where (?1 is null or engine = ?1) and (?2 is null or gpu = ?2) "
-            "order by id",
+            f"select {', '.join(_COLUMNS)} from starts "
+            "where (?1 is null or engine = ?1) and (?2 is null or gpu = ?2) order by id",
             (engine, gpu),
         ).fetchall()
+    fields = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
     return tuple(
-        Start(engine=r[0], version=r[1], gpu=r[2], ranks=r[3], model=r[4], flags=json.loads(r[5]),
-              predicted=r[6], printed=r[7], half=r[8], weights=r[9], terms=json.loads(r[10]))
-        for r in rows
-    )  # fmt: skip
+        Start(**{**f, "flags": json.loads(f["flags"]), "terms": json.loads(f["terms"])})
+        for f in fields
+    )
 
 
 def overheads(
@@ -165,7 +180,7 @@ def fit(
     kept = list(starts)
     if not kept:
         return None
-    own = [start for start in kept if start.model == model]
+    own = _nearest([start for start in kept if start.model == model], release)
     spread: int | None = None
     ratios: Mapping[str, float] = {}
     if own:
@@ -197,6 +212,21 @@ def adjusted_kv(start: Start, overheads: Overheads) -> float:
     return start.predicted + overheads.kv_bytes - more
 
 
+def _nearest(starts: list[Start], release: str | None) -> list[Start]:
+    """The starts of `release` itself where there are any, else of its era, else all."""
+    era = era_of(release)
+    same = [start for start in starts if release and start.version == release]
+    return same or [start for start in starts if _era(start) == era] or starts
+
+
+def _era(start: Start) -> int | None:
+    """The era of a start; None where its wording allows several."""
+    if start.version:
+        return era_of(start.version)
+    first = era_of(start.since) if start.since else 0
+    return first if first == era_of(start.until or None) else None
+
+
 def _own(starts: list[Start]) -> tuple[float, int | None]:
     gaps = [start.gap for start in starts]
     middle = statistics.median(gaps)
@@ -224,6 +254,7 @@ def _seen(start: Start) -> Seen:
     return Seen(
         model=start.model,
         release=start.version,
+        era=_era(start),
         more=-(start.overhead_gap + own) / GIB,
         weights=start.weights / GIB,
         weights_ratio=printed / start.weights - 1 if known and printed else None,

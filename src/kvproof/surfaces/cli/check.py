@@ -54,6 +54,9 @@ def check(ctx: click.Context, /, log: str | None, **values: Any) -> int:
         click.echo(report_text(report))
     for line in report.warnings:
         click.echo(f"note: {line}", err=True)
+    if report.unread is not None:
+        click.echo(f"kvproof: {report.unread}", err=True)
+        return int(report.unread.exit_status)
     if not report.compared and report.fits:
         click.echo("kvproof: nothing could be compared; give --model and --gpu", err=True)
         return 2
@@ -63,25 +66,17 @@ def check(ctx: click.Context, /, log: str | None, **values: Any) -> int:
 def _report(log: str, values: dict[str, Any]) -> Any:
     from kvproof.observe import store
     from kvproof.observe.check import check as ask
-    from kvproof.observe.deploy import setup_of
     from kvproof.observe.read import read_log
 
-    read = read_log(sys.stdin.buffer if log == "-" else Path(log))
-    learned = None
-    if not values["fresh"]:
-        accelerator = setup_of(read, values["gpu"]).deployment.accelerator
-        name = values["model"] or read.model
-        learned = (
-            store.overheads(read.engine, accelerator.name, name, release=read.version)
-            if accelerator
-            else None
-        )
+    def learned(engine: str, gpu: str, model: str, release: str | None) -> Any:
+        return store.overheads(engine, gpu, model, release=release)
+
     return ask(
-        read,
+        read_log(sys.stdin.buffer if log == "-" else Path(log)),
         values["model"],
         values["gpu"],
         tolerance=values["tolerance"],
-        overheads=learned,
+        overheads=None if values["fresh"] else learned,
         offline=values["offline"],
     )
 
