@@ -11,6 +11,7 @@ from kvproof.engine.arguments import Grammar, Option, number_or_text, one_value
 from kvproof.engine.command import Reader
 from kvproof.engine.ollama.flags import NAMES, TO_LLAMACPP
 from kvproof.engine.shell import Words
+from kvproof.errors import UsageError
 from kvproof.model.ollama_store import manifest_path
 
 _PREFIX = "OLLAMA_"
@@ -66,12 +67,27 @@ def _before(words: Words) -> list[str]:
     ]
 
 
+# Options of a request alone, and settings that are kvproof's own.
+_OF_REQUESTS = ("num_batch", "num_gpu", "main_gpu", "num_thread")
+_OWN = ("used", "gpu_memory")
+
+
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
-    """The server's environment and the model; options of a request belong into a Modelfile."""
-    settings = [
-        f"{_PREFIX}{('context_length' if k == 'num_ctx' else k).upper()}={v}"
-        for k, v in flags.items()
-    ]
+    """The server's environment and the model; options of a request belong into a Modelfile.
+
+    num_ctx is said as the server's default, which a model without its own follows.
+    """
+    settings = []
+    for name, value in flags.items():
+        if value is None or name in _OWN:
+            continue
+        if name in _OF_REQUESTS:
+            raise UsageError(
+                f"{name} is an option of a request", hint=f"PARAMETER {name} {value} in a Modelfile"
+            )
+        key = "context_length" if name == "num_ctx" else name
+        said = int(value) if isinstance(value, bool) else value
+        settings.append(f"{_PREFIX}{key.upper()}={said}")
     return [*settings, "ollama", "run", model.removeprefix("ollama:")]
 
 

@@ -125,8 +125,10 @@ def _assumptions(answer: Any) -> tuple[str, ...]:
     )
 
 
-def _served_name(model: Any) -> str:
+def _served_name(model: Any, engine: str) -> str:
     """What an engine is told to serve: the folder or file of a local model, else its name."""
+    if model.source.origin == "gguf" and engine != "ollama":
+        return str(model.source.location)
     if model.source.origin != "path":
         return str(model.name)
     place = str(model.source.location)
@@ -138,10 +140,11 @@ def _command(model: Any, deployment: Any) -> str | None:
     from kvproof.engine.command import render_command
     from kvproof.errors import UsageError
 
-    if deployment.engine.name in ("formula", "transformers"):
-        return None
+    own = deployment.engine.name == "ollama" and "num_ctx" in model.settings
+    if deployment.engine.name in ("formula", "transformers") or own:
+        return None  # a Modelfile's own context can't be overridden on a command line
     try:
-        return render_command(_served_name(model), deployment)
+        return render_command(_served_name(model, deployment.engine.name), deployment)
     except UsageError:
         return None
 
