@@ -120,22 +120,22 @@ def know_type(config: dict[str, Any]) -> None:
 
     vLLM runs that code with --trust-remote-code; the keys of config.json are what it holds too.
     """
-    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, Qwen2Config
     from vllm.transformers_utils.config import _CONFIG_REGISTRY
 
     name = config.get("model_type")
     if not name or name in CONFIG_MAPPING or name in _CONFIG_REGISTRY:
         return
 
+    base = Qwen2Config if "use_sliding_window" in config else PretrainedConfig
+
     def start(self: Any, **keys: Any) -> None:
         for part in [key for key, value in keys.items() if isinstance(value, dict)]:
             if part.endswith("_config") and part != "quantization_config":
                 keys[part] = PretrainedConfig(**keys[part])
-        PretrainedConfig.__init__(self, **keys)
+        base.__init__(self, **keys)
 
-    AutoConfig.register(
-        name, type("Plain", (PretrainedConfig,), {"model_type": name, "__init__": start})
-    )
+    AutoConfig.register(name, type("Plain", (base,), {"model_type": name, "__init__": start}))
 
 
 def engine_config(case: dict[str, Any], folder: str) -> Any:
@@ -180,6 +180,7 @@ def specs_by_stage(config: Any, flags: dict[str, Any]) -> tuple[list[Any], list[
     stages = flags.get("pipeline_parallel_size", 1)
     for stage in range(stages):
         pretend_groups(flags, stage)
+        config.parallel_config.rank = stage * flags.get("tensor_parallel_size", 1)
         config.compilation_config.static_forward_context.clear()
         with set_current_vllm_config(config), on_meta(config.model_config.dtype):
             if not workspace.is_workspace_manager_initialized():
@@ -265,7 +266,9 @@ def _printed(config: Any, planned: list[Any], layout: Any) -> dict[str, Any]:
         held = -(-whole.max_memory_usage_bytes(config) // whole.page_size_bytes)
         groups.append([type(spec).__name__, len(pages), spec.block_size, spec.page_size_bytes,
                        held, sum(pages)])  # fmt: skip
-    sizes = [g.kv_cache_spec.block_size for g in scheduler.kv_cache_groups]
+    shown_specs = [g.kv_cache_spec for g in scheduler.kv_cache_groups]
+    kept = [spec for spec in shown_specs if spec.prefix_cacheable]
+    sizes = [spec.block_size for spec in kept or shown_specs]
     return {
         "max_model_len": config.model_config.max_model_len,
         "num_blocks": scheduler.num_blocks,

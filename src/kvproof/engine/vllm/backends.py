@@ -153,6 +153,9 @@ _KEEPS = {
 }  # fmt: skip
 """Cache types of each CUDA backend (supported_kv_cache_dtypes)."""
 
+_WHOLE = ("TRITON_ATTN", "FLEX_ATTENTION", "FLASH_ATTN_MLA_SPARSE")
+"""Backends without decode context parallelism (supports_dcp)."""
+
 
 def choose(attention: Attention) -> Backend:
     """The backend that vLLM picks: the forced one, else the first of its list that can do it."""
@@ -192,7 +195,10 @@ def _options(attention: Attention) -> list[Backend]:
     else:
         found = _latent(attention) if attention.latent else _plain(attention)
     asked = attention.kv_dtype
-    return [b for b in found if asked in _KEEPS.get(b.name, (asked,))]
+    found = [b for b in found if asked in _KEEPS.get(b.name, (asked,))]
+    if attention.context_ranks > 1:
+        found = [b for b in found if b.name not in _WHOLE]
+    return found
 
 
 def _rocm(attention: Attention) -> Backend:

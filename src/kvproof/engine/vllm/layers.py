@@ -14,11 +14,12 @@ from kvproof.engine.vllm.backends import Backend
 from kvproof.engine.vllm.compressed import compressed_specs, is_v4
 from kvproof.engine.vllm.convolved import convolution_spec
 from kvproof.engine.vllm.pooled import is_pooled, pooled_specs
-from kvproof.engine.vllm.rows import indexer_row, latent_row, pair_row
+from kvproof.engine.vllm.rows import indexer_row, is_m3, latent_row, pair_row
 from kvproof.engine.vllm.settings import Settings, is_inkling, keeps_latent
 from kvproof.engine.vllm.specs import Spec
 from kvproof.engine.vllm.states import checkpoint_blocks, is_ngram, state_bytes, state_sets
 from kvproof.engine.vllm.types import Layer
+from kvproof.errors import UsageError
 from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
@@ -49,7 +50,9 @@ def make_layers(model: Model, settings: Settings, blocks: Blocks) -> tuple[Layer
     out: list[Layer] = []
     for index, slots in _by_layer(model):
         out += _layer(model, settings, blocks, index, slots)
-    return tuple(out + _draft_layers(model, settings, blocks))
+    drafts = _draft_layers(model, settings, blocks)
+    _check_numbers(model, settings, out, drafts)
+    return tuple(out + drafts)
 
 
 def _by_layer(model: Model) -> Iterator[tuple[int, list[Slot]]]:
@@ -104,7 +107,8 @@ def heads_on(heads: int, ranks: int) -> int:
 
 def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> Spec:
     heads = heads_on(slot.kv_heads, settings.ranks)
-    row = pair_row(heads, slot.k_dim, slot.v_dim, settings)
+    scaled = blocks.backend.name == "TRITON_ATTN" and not _picked(model, slot)
+    row = pair_row(heads, slot.k_dim, slot.v_dim, settings, scaled=scaled)
     note = f"{heads}x{slot.k_dim}+{slot.v_dim}"
     base = Spec(kind="full", block_size=blocks.size, row_bytes=row, note=note)
     if isinstance(slot, ChunkedSlot):
@@ -116,6 +120,13 @@ def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> S
         size = blocks.backend.largest_within(row, row * blocks.size)
     return msgspec.structs.replace(
         base, kind="sliding", block_size=size, window=slot.window, retained=_retained(settings)
+    )
+
+
+def _picked(model: Model, slot: FullSlot) -> bool:
+    """Whether an indexer picks the blocks of keys and values that the layer reads."""
+    return is_m3(model) and any(
+        isinstance(other, IndexerSlot) and other.layer == slot.layer for other in model.slots
     )
 
 
@@ -162,20 +173,59 @@ def _state(model: Model, settings: Settings, blocks: Blocks, slots: list[Slot]) 
 def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Layer]:
     """Layers of a draft: its own model's, else like the target's last attention layer."""
     out: list[Layer] = []
-    if settings.draft.model is not None:
-        for index, slots in _by_layer(settings.draft.model):
-            out += _layer(settings.draft.model, settings, blocks, model.layers + index, slots)
+    draft, window = settings.draft.model, _whole_window(model)
+    if draft is not None:
+        for index, slots in _by_layer(draft):
+            kept = [_windowed(slot, window) for slot in slots]
+            out += _layer(draft, settings, blocks, model.layers + index, kept)
         return out
     wanted = settings.draft.layers
-    last = next(
-        (slots for _, slots in reversed(list(_by_layer(model))) if _has_attention(slots)), []
-    )
+    attended = [slots for _, slots in reversed(list(_by_layer(model))) if _has_attention(slots)]
+    indexed = [slots for slots in attended if any(isinstance(s, IndexerSlot) for s in slots)]
+    last = next(iter(indexed or attended), [])
     if not wanted or not last:
         return []
     attention = [_plain(s) for s in last if not isinstance(s, ConvSlot | RecurrentSlot)]
     for i in range(wanted):
         out += _layer(model, settings, blocks, model.layers + i, attention)
     return out
+
+
+def _check_numbers(
+    model: Model, settings: Settings, target: list[Layer], drafts: list[Layer]
+) -> None:
+    """Raise UsageError where an EAGLE layer takes the number of another layer of the target.
+
+    They are numbered from the layers of one stage on (models/llama_eagle.py, vLLM 0.32): with
+    several stages that number is taken, and vLLM fails unless both layers are alike.
+    """
+    if settings.stages == 1 or settings.draft.method != "eagle":
+        return
+    start = model.layers - stage_layers(model, settings.stages)[-1].start
+    taken = {layer.index: layer.spec for layer in target}
+    for i, draft in enumerate(drafts):
+        if taken.get(start + i, draft.spec) != draft.spec:
+            raise UsageError(
+                f"vLLM numbers the draft's layer {start + i} as the target's with "
+                f"{settings.stages} pipeline stages, and their caches differ",
+                hint="use one pipeline stage",
+            )
+
+
+def _whole_window(model: Model) -> int | None:
+    """The window of a model all of whose layers slide: vLLM keeps it for the draft's layers too.
+
+    Source: vLLM 0.32, model_executor/layers/attention/attention.py (cache_config.sliding_window).
+    """
+    windows = {s.window if isinstance(s, SlidingSlot) else None for s in model.slots}
+    return next(iter(windows)) if len(windows) == 1 else None
+
+
+def _windowed(slot: Slot, window: int | None) -> Slot:
+    if window is None or not isinstance(slot, FullSlot) or type(slot) is not FullSlot:
+        return slot
+    fields = {name: getattr(slot, name) for name in slot.__struct_fields__}
+    return SlidingSlot(**fields, window=window)
 
 
 def _plain(slot: Slot) -> Slot:

@@ -55,10 +55,9 @@ def pooled_specs(
         row, stride = slot.dim * _BF16, 1
         ring_row = (slot.dim + _rotary_numbers(model, settings, slot)) * _BF16
         ring = size * -(-(size + settings.draft.tokens) // size)
-    return [
-        ("tail", Spec(kind="ring", block_size=ring, row_bytes=ring_row)),
-        ("indexer", _rows(block, size, row, stride)),
-    ]
+    tail = ("tail", Spec(kind="ring", block_size=ring, row_bytes=ring_row))
+    rows = ("indexer", _rows(block, size, row, stride))
+    return [rows, tail] if model.model_type.startswith("glm5_next") else [tail, rows]
 
 
 def _rows(block: int, size: int, row: int, stride: int) -> Spec:

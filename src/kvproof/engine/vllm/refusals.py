@@ -46,8 +46,21 @@ def check_architecture(model: Model, rules: Rules) -> None:
         )
 
 
-def check_state_mode(flags: Mapping[str, Any], rules: Rules) -> None:
-    """Raise UsageError for a mode of caching states that the release does not have."""
+def check_state_flags(
+    model: Model, flags: Mapping[str, Any], rules: Rules, *, prefix: bool
+) -> None:
+    """Raise UsageError for flags of states that the release or the model's states do not take."""
+    if flags.get("mamba_block_size") is not None and not prefix:
+        raise UsageError(
+            "vLLM takes mamba_block_size with prefix caching only",
+            hint="leave mamba_block_size out",
+        )
+    kept = str(flags.get("mamba_ssm_cache_dtype", "auto"))
+    kda = any(isinstance(s, RecurrentSlot) and s.mixer == "kda" for s in model.slots)
+    if kda and kept not in ("auto", "float32", "bfloat16"):
+        raise UsageError(
+            f"the model's KDA states are not kept in {kept[:40]}", hint="use float32 or bfloat16"
+        )
     asked = flags.get("mamba_cache_mode")
     if asked is not None and asked not in (*rules.state_modes, "none"):
         raise UsageError(

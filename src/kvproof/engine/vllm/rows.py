@@ -27,11 +27,17 @@ def element_bytes(settings: Settings) -> int:
     return 2 if dtype in ("float16", "bfloat16") else 1
 
 
-def side_bytes(width: int, settings: Settings) -> int:
-    """Bytes of one head's key (or value) of one token."""
+def side_bytes(width: int, settings: Settings, *, scaled: bool = True) -> int:
+    """Bytes of one head's key (or value) of one token.
+
+    `scaled`: the backend is Triton's, which packs a head and keeps its scale beside it; others
+    keep one byte an element (customize_spec of v1/attention/backends/triton_attn.py).
+    """
     dtype = settings.kv_dtype
     if dtype in ("nvfp4", "nvfp4_4over6"):
         return width // 2 + width // 16
+    if dtype.endswith("_per_token_head") and not scaled:
+        return width
     if dtype == "int4_per_token_head":
         return width // 2 + _SCALE
     if dtype.endswith("_per_token_head"):
@@ -39,9 +45,9 @@ def side_bytes(width: int, settings: Settings) -> int:
     return width * element_bytes(settings)
 
 
-def pair_row(heads: int, k_dim: int, v_dim: int, settings: Settings) -> int:
+def pair_row(heads: int, k_dim: int, v_dim: int, settings: Settings, *, scaled: bool = True) -> int:
     """Bytes of one token's keys and values over `heads` heads."""
-    return heads * (side_bytes(k_dim, settings) + side_bytes(v_dim, settings))
+    return heads * sum(side_bytes(width, settings, scaled=scaled) for width in (k_dim, v_dim))
 
 
 def latent_row(slot: LatentSlot, settings: Settings, backend: Backend) -> int:

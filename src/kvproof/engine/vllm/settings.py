@@ -22,7 +22,7 @@ from kvproof.engine.vllm.refusals import (
     check_draft,
     check_parallel,
     check_schedule,
-    check_state_mode,
+    check_state_flags,
 )
 from kvproof.engine.vllm.versions import Rules, rules_for
 from kvproof.kinds import ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
@@ -86,9 +86,9 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     if rules.v1:
         check_schedule(flags, batched, seqs, length)
         check_draft(model, flags, draft)
-        check_state_mode(flags, rules)
     asynchronous = flags.get("async_scheduling", _async_default(rules, platform, stages, draft))
     prefix = _prefix_caching(model, flags, rules)
+    check_state_flags(model, flags, rules, prefix=prefix)
     return Settings(
         rules=rules,
         flags=flags,
@@ -278,7 +278,7 @@ def _kv_dtype(
         return asked
     own = model.quantization.kv_dtype if model.quantization is not None else None
     if own is not None and rules.checkpoint_kv_dtype:
-        return {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8_e5m2"}.get(own, own)
+        return own
     sparse_glm = "GlmMoeDsa" in model.architecture
     if sparse_glm and platform == "cuda" and capability[0] == 10:
         return "fp8_e4m3"
