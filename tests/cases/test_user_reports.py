@@ -68,6 +68,18 @@ def test_04_two_batches_in_flight_from_0_26() -> None:
     assert 1.40 < new.blocks_per_sequence / old.blocks_per_sequence < 1.55
 
 
+def test_05_inklings_convolutions_reserve_for_every_batch() -> None:
+    flags = {"tensor_parallel_size": 4, "max_num_batched_tokens": 16_384, "max_model_len": 131_072}
+    plain, small = (
+        cap("thinkingmachines/Inkling-Small", 120e9, "vllm@0.30", "B200", kv_cache_dtype=k, **flags)
+        for k in ("auto", "fp8")
+    )
+    assert small.tokens / plain.tokens == pytest.approx(1.086, abs=0.001)
+    reserve = sum(g.blocks_per_sequence for g in plain.groups if g.block_size == 4)
+    assert reserve == 6 * 8194
+    assert reserve / plain.blocks_per_sequence == pytest.approx(0.84, abs=0.01)
+
+
 def test_06_deepseek_v4_holds_a_part_that_no_length_explains() -> None:
     one, two = (
         cap(FLASH, 7.7 * GIB, "vllm@0.26", max_model_len=n).blocks_per_sequence
@@ -95,6 +107,13 @@ def test_09_a_short_request_pins_a_block_of_every_group() -> None:
     found = cap(NEXT, 30 * GIB, max_model_len=262144)
     assert found.blocks_held(12) >= len(found.groups)
     assert found.blocks_held(12) == found.blocks_held(found.block_size // 2)
+
+
+def test_09_glm_flash_pins_giant_blocks() -> None:
+    found = cap("zai-org/GLM-5.3-Flash", 20e9, tensor_parallel_size=2, max_model_len=262_144)
+    assert found.block_size == 2176
+    assert found.blocks_held(12) == len(found.groups) == 6
+    assert found.blocks_held(12) == found.blocks_held(2000)
 
 
 def test_11_block_ids_bind_and_not_tokens() -> None:
@@ -190,6 +209,11 @@ def test_24_graphs_were_outside_the_budget() -> None:
 def test_25_graphs_are_charged_later() -> None:
     assert terms(SMALL, "vllm@0.21")["CUDA graphs"] > 0
     assert "CUDA graphs" not in terms(SMALL, "vllm@0.21", enforce_eager=True)
+
+
+def test_26_the_second_runner_charged_no_graphs() -> None:
+    for release, charged in (("0.25", True), ("0.26", False), ("0.28", False), ("0.29", True)):
+        assert ("CUDA graphs" in terms(GEMMA, f"vllm@{release}", "H200")) == charged
 
 
 def test_27_batched_tokens_drive_activations_of_a_hybrid() -> None:
