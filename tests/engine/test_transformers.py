@@ -193,6 +193,15 @@ def test_a_sliding_layer_keeps_one_less_and_a_view_of_the_prompt() -> None:
     assert ask(model, 70, static_length=128).bytes == 16 * row
 
 
+@pytest.mark.parametrize(("version", "rows"), [("4.55.4", 70), ("4.56.0", 15), (None, 15)])
+def test_windows_were_kept_whole_before_4_56(version: str | None, rows: int) -> None:
+    model = model_of({"model_type": "mistral", "num_hidden_layers": 1, "sliding_window": 16})
+    row = 2 * 8 * 128 * 2
+    assert ask(model, 70, version=version).bytes == rows * row
+    static = ask(model, 70, version=version, static_length=128).bytes
+    assert static == (128 if rows == 70 else 16) * row
+
+
 @pytest.mark.parametrize(
     ("kind", "version", "row"),
     [

@@ -4,7 +4,8 @@ The slots say what a design needs; here stands what transformers keeps of it. Me
 tiny models of every generating architecture (scripts/measure_transformers.py), transformers 5.24:
 
 - a sliding layer keeps window - 1 tokens; right after the prefill they are a view of the whole
-  prompt's tensor, after a decoded token of a tensor of window tokens;
+  prompt's tensor, after a decoded token of a tensor of window tokens (before 4.56, DynamicCache
+  and StaticCache kept all tokens of every layer, as cache_utils.py of 4.55.4 has it);
 - a static cache takes its length from the start, sliding layers at most the window;
 - convolution states keep `kernel` columns, recurrent states are f32 where the model says so;
 - latent attention keeps the latent from 5.15 on (sparse ones from 5.18), before that the
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from kvproof.model.types import Model
 
 NEWEST = (5, 24)
+_WINDOWS_SINCE = (4, 56)
 _LATENT_SINCE = (5, 15)
 _SPARSE_LATENT_SINCE = (5, 18)
 _SPARSE_LATE = frozenset({"deepseek_v32", "glm_moe_dsa"})
@@ -72,6 +74,7 @@ class _Ask(msgspec.Struct, frozen=True):
     v: ElementType
     model: ElementType
     expand_latent: bool
+    cut_windows: bool
     repeat_heads: int
     windows: dict[int, int]
     padded: int
@@ -177,6 +180,7 @@ def _question(model: Model, request: CacheRequest, version: tuple[int, int]) -> 
         v=element_type(request.v_dtype) if request.v_dtype else own,
         model=own,
         expand_latent=version < since,
+        cut_windows=version >= _WINDOWS_SINCE,
         repeat_heads=repeat,
         padded=_padded_prompt(model, prompt),
         windows={s.layer: s.window for s in model.slots if isinstance(s, SlidingSlot)},
@@ -223,6 +227,9 @@ def _rows(ask: _Ask, k: int, v: int, held: int, allocated: int) -> Bytes:
 
 def _window_rows(window: int, ask: _Ask) -> tuple[int, int]:
     """Rows that a sliding layer shows, and rows of the tensor behind them."""
+    if not ask.cut_windows:
+        rows = ask.tokens if ask.static is None else ask.static
+        return rows, rows
     if ask.static is not None:
         rows = min(window, ask.static)
         return rows, rows
