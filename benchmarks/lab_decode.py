@@ -1,77 +1,204 @@
-"""End-to-end decode of SmolLM2-135M at a long context: the lab against transformers.
+"""End-to-end decode of SmolLM2-135M at a long context: the lab, transformers and llama.cpp.
 
-    python benchmarks/lab_decode.py [--context 4096] [--steps 16] [--threads 1]
+    python benchmarks/lab_decode.py [--context 4096] [--steps 5] [--rounds 7] [--threads 1]
 
-Both run the same weight tensors on the same threads from the same prefilled context; the lab's
-paged cache in the weights' type and in int8. Prints milliseconds a token and the ratios.
+All three run the same numbers on the same threads, with weights and cache in the same element type,
+after the same text. They take turns, so that whatever else the machine does meets all of them;
+printed are the median milliseconds a token and the median of the rounds' ratios. transformers gets
+its SDPA attention and the lab's own prefilled entries; llama.cpp (through xllamacpp, when it is
+installed) gets a GGUF file of the same weights in the element type, and runs with and without flash
+attention: the better one counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from kvproof.kinds import Types
 from kvproof.lab.attention import View
 from kvproof.lab.elements import cache_types
 from kvproof.lab.experiments.material import text_tokens
 from kvproof.lab.generate import last_logits, pool_for
 from kvproof.lab.models.as_transformers import to_transformers
 from kvproof.lab.models.runner import Runner
-from kvproof.lab.models.sources import load
+from kvproof.lab.models.sources import default_weights, load
+from kvproof.lab.pool.pool import PagedPool
+from kvproof.lab.pool.tables import Sequence
 from kvproof.lab.steps import PagedStep
 
+Turn = Callable[[int], float]  # decodes so many tokens, returns milliseconds a token
+_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
-def lab_times(runner: Runner, tokens: list[int], steps: int, types: Types) -> list[float]:
-    pool = pool_for(runner, len(tokens) + steps + 1, types)
-    sequence, _ = pool.open()
-    times, token = [], 0
-    for i in range(steps + 1):
-        new = tokens if i == 0 else [token]
+
+class Lab:
+    """The lab's runner over a paged pool that holds the text."""
+
+    def __init__(self, runner: Runner, tokens: list[int], room: int, cache: str) -> None:
+        self.runner, self.last = runner, tokens[-1]
+        self.pool: PagedPool = pool_for(runner, len(tokens) + room, cache_types(cache))
+        self.sequence: Sequence = self.pool.open()[0]
+        self.tokens: list[int] = []
+        self._step(tokens[:-1])
+
+    def _step(self, new: list[int]) -> int:
+        self.pool.append(self.sequence, len(new))
+        step = PagedStep(View(self.pool, [self.sequence], [len(new)]))
+        start = self.sequence.length - len(new)
+        return int(last_logits(self.runner, new, start, step).argmax())
+
+    def __call__(self, steps: int) -> float:
+        token, self.tokens = self.last, []
         start = time.perf_counter()
-        pool.append(sequence, len(new))
-        step = PagedStep(View(pool, [sequence], [len(new)]))
-        token = int(last_logits(runner, new, sequence.length - len(new), step).argmax())
-        times.append(time.perf_counter() - start)
-    return times[1:]
+        for _ in range(steps):
+            token = self._step([token])
+            self.tokens.append(token)
+        seconds = time.perf_counter() - start
+        self.pool.shorten(self.sequence, steps)
+        return 1e3 * seconds / steps
 
 
-def their_times(model: Any, tokens: list[int], steps: int) -> list[float]:
-    from transformers import DynamicCache
+class Transformers:
+    """The same weight tensors in transformers' Llama; entries copied from the lab's pool."""
 
-    cache, times = DynamicCache(config=model.config), []
-    ids = torch.tensor([tokens])
-    with torch.inference_mode():
-        for _ in range(steps + 1):
-            start = time.perf_counter()
-            logits = model(ids, cache=cache, logits_to_keep=1).logits[:, -1]
-            ids = logits.argmax(-1, keepdim=True)
-            times.append(time.perf_counter() - start)
-    return times[1:]
+    def __init__(self, lab: Lab) -> None:
+        from transformers import DynamicCache
+
+        self.model, self.last = to_transformers(lab.runner), lab.last
+        self.cache = DynamicCache(config=self.model.config)
+        table = lab.sequence.tables[0]
+        blocks, held = torch.tensor(table.blocks), slice(0, table.entries)
+        for layer, planes in enumerate(lab.pool.groups[0].planes):
+            k, v = (p.read(blocks, held).to(lab.runner.dtype) for p in planes)  # type: ignore[union-attr]
+            self.cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], layer)
+        self.tokens: list[int] = []
+
+    def __call__(self, steps: int) -> float:
+        ids, self.tokens = torch.tensor([[self.last]]), []
+        start = time.perf_counter()
+        with torch.inference_mode():
+            for _ in range(steps):
+                logits = self.model(ids, cache=self.cache, logits_to_keep=1).logits[:, -1]
+                ids = logits.argmax(-1, keepdim=True)
+                self.tokens.append(int(ids))
+        seconds = time.perf_counter() - start
+        self.cache.crop(-steps)
+        return 1e3 * seconds / steps
+
+
+class LlamaCpp:
+    """llama.cpp's own server in this process; its own timings of the decoded tokens."""
+
+    def __init__(self, path: Path, tokens: list[int], kind: str, threads: int, flash: str) -> None:
+        import xllamacpp
+
+        params = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.n_ctx, params.n_parallel, params.verbosity = len(tokens) + 256, 1, 0
+        params.cpuparams.n_threads = threads
+        params.cpuparams_batch.n_threads = os.cpu_count() or threads
+        stored = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{kind.upper()}")
+        params.cache_type_k = params.cache_type_v = stored
+        flashes = xllamacpp.llama_flash_attn_type
+        params.flash_attn_type = getattr(flashes, f"LLAMA_FLASH_ATTN_TYPE_{flash}")
+        self.server, self.prompt = xllamacpp.Server(params), tokens
+        self(1)  # the prefill, kept by the server
+
+    def __call__(self, steps: int) -> float:
+        asked = {"prompt": self.prompt, "n_predict": steps + 1, "temperature": 0,
+                 "ignore_eos": True, "cache_prompt": True}  # fmt: skip
+        answer: dict[str, Any] = self.server.handle_completions(asked)
+        return float(answer["timings"]["predicted_per_token_ms"])
+
+
+def rewrite(source: Path, target: Path, kind: str) -> None:
+    """A GGUF file of the same numbers, its matrices in `kind` (norms stay f32, as llama.cpp's)."""
+    import gguf
+
+    reader = gguf.GGUFReader(str(source))
+    stored = gguf.GGMLQuantizationType[kind.upper()]
+    writer = gguf.GGUFWriter(str(target), str(reader.fields["general.architecture"].contents()))
+    left_out = ("general.architecture", "general.file_type", "general.quantization_version")
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name not in left_out:
+            writer.add_key_value(field.name, field.contents(), field.types[0],
+                                 field.types[-1] if len(field.types) > 1 else None)  # fmt: skip
+    for tensor in reader.tensors:
+        numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        if numbers.ndim == 1:
+            writer.add_tensor(tensor.name, numbers)
+        else:
+            writer.add_tensor(tensor.name, gguf.quants.quantize(numbers, stored), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def contestants(kind: str, tokens: list[int], room: int, threads: int) -> dict[str, Turn]:
+    """Everyone, after the same text; llama.cpp only where xllamacpp is installed."""
+    lab = Lab(load(dtype=_DTYPES[kind]), tokens, room, kind)
+    turns: dict[str, Turn] = {f"lab, {kind} cache": lab, "transformers": Transformers(lab)}
+    if importlib.util.find_spec("xllamacpp"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{kind}.gguf"
+            rewrite(default_weights(), path, kind)
+            for flash, name in (("DISABLED", "llama.cpp"), ("ENABLED", "llama.cpp, flash")):
+                turns[name] = LlamaCpp(path, tokens, kind, threads, flash)
+    turns["lab, int8 cache"] = Lab(lab.runner, tokens, room, "int8")
+    return turns
+
+
+def report(kind: str, times: dict[str, list[float]]) -> None:
+    """Medians, and the lab's time over each of the others' (of llama.cpp's two, the faster)."""
+    ours = times[f"lab, {kind} cache"]
+    for name, values in times.items():
+        print(f"  {name:18} {middle(values):7.1f} ms a token", flush=True)
+    for name in ("transformers", "llama.cpp"):
+        ways = [values for other, values in times.items() if other.startswith(name)]
+        if ways:
+            best = min(ways, key=middle)
+            ratio = middle([a / b for a, b in zip(ours, best, strict=True)])
+            print(f"  the lab takes {ratio:.2f} x {name}'s time")
+
+
+def middle(values: list[float]) -> float:
+    """The median."""
+    return sorted(values)[len(values) // 2]
 
 
 def main() -> None:
+    """Measure in f32, then in bf16."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--context", type=int, default=4096)
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--types", nargs="+", default=["f32", "bf16"], choices=list(_DTYPES))
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
     tokens = text_tokens(options.context)
-    for dtype, name in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
-        runner = load(dtype=dtype)
-        theirs = sorted(their_times(to_transformers(runner), tokens, options.steps))
-        middle = theirs[len(theirs) // 2]
-        print(f"{name}, context {options.context:,}, {options.threads} thread(s): transformers "
-              f"{1e3 * middle:.1f} ms a token")  # fmt: skip
-        for cache in (name, "int8"):
-            ours = sorted(lab_times(runner, tokens, options.steps, cache_types(cache)))
-            median = ours[len(ours) // 2]
-            print(f"  lab, {cache} cache: {1e3 * median:.1f} ms, "
-                  f"{middle / median:.2f} x transformers' speed", flush=True)  # fmt: skip
+    for kind in options.types:
+        torch.set_num_threads(os.cpu_count() or 1)
+        turns = contestants(kind, tokens, options.steps + 1, options.threads)
+        torch.set_num_threads(options.threads)
+        for turn in turns.values():
+            turn(1)  # compiles and warms up
+        times: dict[str, list[float]] = {name: [] for name in turns}
+        for _ in range(options.rounds):
+            for name, turn in turns.items():
+                times[name].append(turn(options.steps))
+        lab, theirs = turns[f"lab, {kind} cache"], turns["transformers"]
+        same = lab.tokens == theirs.tokens  # type: ignore[attr-defined]
+        print(f"{kind}, context {options.context:,}, {options.threads} thread(s), "
+              f"lab and transformers made {'the same' if same else 'other'} tokens")  # fmt: skip
+        report(kind, times)
 
 
 if __name__ == "__main__":

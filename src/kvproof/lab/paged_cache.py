@@ -5,7 +5,14 @@
 
 The slots come from kvproof's own reading of the config, so what the planner says the model caches
 is what the pool is built of; a model that hands over other shapes is an error, not a guess. Models
-of full, sliding and latent attention run; those with recurrent states do not.
+of full, sliding and latent attention run, recurrent ones, and mixtures of these. One-token steps
+of SDPA attention read the blocks in place (`stored.py`), others gather.
+
+    attention layer   entries in blocks               update() -> keys and values
+    linear layer      states in the pool's state      the views conv_states[i], recurrent_states[i],
+                      planes, one block a row         which the model reads and changes in place
+    hybrid layer      both
+    other layers      nothing: transformers' DummyLayer
 """
 
 from __future__ import annotations
@@ -14,13 +21,24 @@ import json
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, DummyLayer, DynamicCache
 
 from kvproof.errors import UsageError
-from kvproof.kinds import FullSlot, LatentSlot, Slot, Types
+from kvproof.kinds import (
+    ConvSlot,
+    FullSlot,
+    LatentSlot,
+    RecurrentSlot,
+    SharedSlot,
+    Slot,
+    Types,
+)
+from kvproof.lab import stored
 from kvproof.lab.attention.view import View
 from kvproof.lab.elements import cache_types
+from kvproof.lab.paged_layers import HybridLayer, PagedLayer, StateLayer
 from kvproof.lab.pool.pool import PagedPool
+from kvproof.lab.pool.slots import is_state
 from kvproof.lab.pool.tables import Sequence
 
 _NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f32"}
@@ -32,9 +50,10 @@ def slots_of(config: Any) -> tuple[Slot, ...]:
 
     slots = load_model(json.loads(config.to_json_string())).slots
     for slot in slots:
-        if not isinstance(slot, FullSlot | LatentSlot) or slot.kind == "chunked":
+        known = isinstance(slot, FullSlot | LatentSlot | ConvSlot | RecurrentSlot | SharedSlot)
+        if not known or slot.kind == "chunked":
             raise UsageError(f"PagedCache does not run {slot.kind} slots")
-    return slots
+    return tuple(slot for slot in slots if not isinstance(slot, SharedSlot))
 
 
 class PagedCache(Cache):  # type: ignore[misc]
@@ -58,16 +77,43 @@ class PagedCache(Cache):  # type: ignore[misc]
         self.sequences: list[Sequence] = []
         self.length = 0
         self.view: View | None = None
-        super().__init__(layers=[PagedLayer(self, i) for i in range(len(self.slots))])
+        stored.register()
+        super().__init__(layers=self._layers_of(config))
+
+    def _layers_of(self, config: Any) -> list[Any]:
+        """A door to the pool for each layer of transformers' own cache."""
+        theirs = DynamicCache(config=config).layers
+        if not any(is_state(slot) for slot in self.slots) and len(theirs) == len(self.slots):
+            return [PagedLayer(self, i) for i in range(len(self.slots))]
+        held: dict[int, list[int]] = {}
+        for i, slot in enumerate(self.slots):
+            held.setdefault(slot.layer, []).append(i)
+        count = max(len(theirs), max(held) + 1)
+        return [self._layer(held.get(i, [])) for i in range(count)]
+
+    def _layer(self, slots: list[int]) -> Any:
+        states = [i for i in slots if is_state(self.slots[i])]
+        entries = [i for i in slots if i not in states]
+        if len(entries) > 1:
+            raise UsageError("PagedCache runs one attention slot a layer")
+        if entries and states:
+            return HybridLayer(self, entries[0], states)
+        if states:
+            return StateLayer(self, states)
+        return PagedLayer(self, entries[0]) if entries else DummyLayer()
+
+    def open(self, batch: int, dtype: torch.dtype) -> PagedPool:
+        """The pool, made for `batch` rows at the first use."""
+        if self.pool is None:
+            self._make_pool(batch, dtype)
+        if self.pool is None or batch != len(self.sequences):
+            raise UsageError(f"a batch of {batch} in a cache of {len(self.sequences)}")
+        return self.pool
 
     def begin(self, keys: torch.Tensor) -> None:
         """Reserve entries for a forward pass of `keys` [batch, heads, new, dim]."""
         batch, _, count, _ = keys.shape
-        if self.pool is None:
-            self._make_pool(batch, keys.dtype)
-        pool = self.pool
-        if pool is None or batch != len(self.sequences):
-            raise UsageError(f"a batch of {batch} in a cache of {len(self.sequences)}")
+        pool = self.open(batch, keys.dtype)
         for sequence in self.sequences:
             pool.settle(sequence)
             pool.append(sequence, count)
@@ -78,17 +124,36 @@ class PagedCache(Cache):  # type: ignore[misc]
         name = _NAMES.get(dtype, "f32")
         blocks = batch * -(-self.tokens // self.block_size)
         types = self.types or cache_types(name, model=name)
-        self.pool = PagedPool(self.slots, types, blocks=blocks, block_size=self.block_size)
-        self.sequences = [self.pool.open()[0] for _ in range(batch)]
+        self.pool = PagedPool.with_states(
+            self.slots, types, blocks=blocks, states=batch, block_size=self.block_size
+        )
+        self.sequences = [self._open() for _ in range(batch)]
+
+    def _open(self) -> Sequence:
+        """A new sequence that holds its state blocks already."""
+        if self.pool is None:
+            raise UsageError("the cache was not begun")
+        sequence, _ = self.pool.open()
+        self.pool.append(sequence, 0)
+        return sequence
+
+    def state(self, slot: int) -> torch.Tensor:
+        """The states of all rows in a slot, [batch, *shape]: a view of the pool's own plane."""
+        if self.pool is None:
+            raise UsageError("the cache was not begun")
+        return self.pool.states(self.sequences, slot)
 
     def choose(self, rows: list[int]) -> None:
         """Make row i of the batch what row `rows[i]` was; blocks are shared, not copied."""
         if self.pool is None:
             return
-        chosen = [self.pool.fork(self.sequences[i]) for i in rows]
-        for sequence in self.sequences:
-            self.pool.close(sequence)
-        self.sequences = chosen
+        self.sequences = self.pool.rearrange(self.sequences, rows)
+        self._bind()
+
+    def _bind(self) -> None:
+        for layer in self.layers:
+            if isinstance(layer, StateLayer):
+                layer.bind()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Follow the beams: each row continues the row that `beam_idx` names."""
@@ -120,89 +185,12 @@ class PagedCache(Cache):  # type: ignore[misc]
         """Release all blocks; the pool and its memory stay."""
         if self.pool is None:
             return
-        for sequence in self.sequences:
+        for sequence in reversed(self.sequences):
             self.pool.close(sequence)
-        self.sequences = [self.pool.open()[0] for _ in self.sequences]
+        self.sequences = [self._open() for _ in self.sequences]
         self.length = 0
         for layer in self.layers:
             layer.length = 0
-
-
-class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's door to the shared pool."""
-
-    supports_early_init = False
-
-    def __init__(self, cache: PagedCache, index: int) -> None:
-        super().__init__()
-        self._cache, self._index, self.length = cache, index, 0
-        slot = cache.slots[index]
-        self.latent = slot if isinstance(slot, LatentSlot) else None
-        self.window: int | None = getattr(slot, "window", None)
-        self.is_sliding = self.window is not None
-        self.is_croppable = not self.is_sliding
-        if self.window is not None:
-            self.sliding_window = self.window
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing: the cache makes its pool for all layers at once."""
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new entries [batch, heads, new, dim]; all entries a query may see come back."""
-        cache, count = self._cache, key_states.shape[-2]
-        if self.length + count > cache.length:
-            cache.begin(key_states)
-        self.length += count
-        vectors = [key_states, value_states]
-        if self.latent is not None:
-            vectors = [torch.cat(vectors, -1)]
-        flat = [v.transpose(1, 2).flatten(0, 1) for v in vectors]
-        view = cache.view
-        if view is None:
-            raise UsageError("the cache was not begun")
-        self._check(view, flat)
-        view.write(self._index, *flat)
-        out = self._read(view, count, key_states.dtype)
-        if self.latent is not None:
-            width = [self.latent.latent_dim, self.latent.rope_dim]
-            k, v = out[0].split(width, -1)
-            return k, v
-        return out[0], out[1]
-
-    def _check(self, view: View, flat: list[torch.Tensor]) -> None:
-        _, planes = view.planes(self._index)
-        for plane, x in zip(planes, flat, strict=True):
-            if x.shape[1:] != (plane.heads, plane.dim):
-                raise UsageError(
-                    f"layer {self._index} caches {tuple(x.shape[1:])} numbers a token, "
-                    f"the plan says {(plane.heads, plane.dim)}"
-                )
-
-    def _read(self, view: View, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
-        group, planes = view.planes(self._index)
-        rows = []
-        for table in group.sources:
-            first = 0 if self.window is None else max(0, table.entries - count - self.window + 1)
-            blocks = torch.tensor(table.blocks, dtype=torch.long)
-            rows.append([p.read(blocks, slice(first, table.entries)) for p in planes])
-        return [_stack([row[i] for row in rows], dtype) for i in range(len(planes))]
-
-    def get_seq_length(self) -> int:
-        """Tokens seen so far."""
-        return self.length
-
-    def get_max_length(self) -> int:
-        """The window, or -1: a paged cache has no length of its own."""
-        return -1 if self.window is None else self.window
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """How many keys `update` will return for the next pass, and the position of the first."""
-        held = self.length if self.window is None else min(self.length, self.window - 1)
-        return held + query_length, self.length - held
-
-
-def _stack(rows: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """[batch, heads, entries, dim] from rows of [entries, heads, dim]."""
-    return torch.stack(rows).transpose(1, 2).to(dtype)
+            if isinstance(layer, StateLayer):
+                layer.bind()
+                layer.clear()

@@ -48,6 +48,8 @@ def kv_heads_of(body: Body, rank: int, ranks: int) -> tuple[int, ...]:
 class ShardedRunner(Runner):
     """One rank's part of a runner: sliced heads and feed-forward, sums over all ranks."""
 
+    by_row = False
+
     def __init__(self, runner: Runner, rank: int, ranks: int) -> None:
         body = runner.body
         held = kv_heads_of(body, rank, ranks)

@@ -19,11 +19,22 @@ class Latent(msgspec.Struct, frozen=True, kw_only=True):
     value_dim: int
 
 
+class Gemma(msgspec.Struct, frozen=True, kw_only=True):
+    """What Gemma 3 does differently from Llama (Gemma team, 2025).
+
+    Embeddings are scaled by sqrt(hidden); the feed-forward gates with GELU; queries and keys are
+    normed by head; a norm follows attention and feed-forward too; sliding layers turn their
+    positions with a base of their own.
+    """
+
+    local_theta: float = 10000.0
+
+
 class Body(msgspec.Struct, frozen=True, kw_only=True):
     """A Llama-family decoder: RMS norms, rotary positions, gated SiLU feed-forward.
 
     `windows` gives each layer's sliding window (None: full attention); empty means all full.
-    `latent` replaces keys and values by one compressed vector.
+    `latent` replaces keys and values by one compressed vector; `gemma` makes it a Gemma 3.
     """
 
     name: str = "random"
@@ -40,12 +51,17 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     tied: bool = True
     windows: tuple[int | None, ...] = ()
     latent: Latent | None = None
+    gemma: Gemma | None = None
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
             raise UsageError(f"{self.heads} query heads do not share {self.kv_heads} KV heads")
         if self.windows and len(self.windows) != self.layers:
             raise UsageError(f"{len(self.windows)} windows for {self.layers} layers")
+
+    def window(self, layer: int) -> int | None:
+        """How many of the last positions a layer sees; None for all."""
+        return self.windows[layer] if self.windows else None
 
     @property
     def scale(self) -> float:
@@ -73,7 +89,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
                 heads=self.heads, nope_dim=latent.nope_dim, value_dim=latent.value_dim,
             )  # fmt: skip
         heads, dim = self.kv_heads, self.head_dim
-        window = self.windows[layer] if self.windows else None
+        window = self.window(layer)
         if window is None:
             return FullSlot(layer=layer, kv_heads=heads, k_dim=dim, v_dim=dim)
         return SlidingSlot(layer=layer, window=window, kv_heads=heads, k_dim=dim, v_dim=dim)
@@ -100,6 +116,8 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
             return shared | heads | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
         kinds = ["full_attention" if w is None else "sliding_attention" for w in self.windows]
         window = next((w for w in self.windows if w is not None), None)
+        if self.gemma is not None:
+            return shared | heads | self._gemma3(self.gemma, window, kinds)
         return shared | heads | {
             "model_type": "qwen2",
             "architectures": ["Qwen2ForCausalLM"],
@@ -107,6 +125,18 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
             "sliding_window": window,
             "layer_types": kinds,
         }  # fmt: skip
+
+    def _gemma3(self, gemma: Gemma, window: int | None, kinds: list[str]) -> dict[str, Any]:
+        return {
+            "model_type": "gemma3_text",
+            "architectures": ["Gemma3ForCausalLM"],
+            "rope_local_base_freq": gemma.local_theta,
+            "query_pre_attn_scalar": self.head_dim,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "attention_bias": False,
+            "sliding_window": window,
+            "layer_types": kinds,
+        }
 
     def _deepseek(self, latent: Latent) -> dict[str, Any]:
         return {

@@ -33,16 +33,16 @@ from kvproof.lab.attention.simd import (
 
 ROWS = 8
 _SMALL = 1 << 19  # numbers below which a second thread costs more than it brings
-_KINDS = {torch.float32: F32, torch.bfloat16: BF16}
+KINDS = {torch.float32: F32, torch.bfloat16: BF16}
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x @ weight.T, by the kernel for one row in whole vectors, else by torch."""
     rows, width = weight.shape
     fits = rows % ROWS == 0 and width % WIDTH == 0 and weight.is_contiguous()
-    if x.shape[0] != 1 or weight.dtype not in _KINDS or not fits:
+    if x.shape[0] != 1 or weight.dtype not in KINDS or not fits:
         return torch.nn.functional.linear(x, weight)
-    parallel, serial = _kernels(_KINDS[weight.dtype])
+    parallel, serial = _kernels(KINDS[weight.dtype])
     out = np.empty(rows, np.float32)
     given = x.float().view(-1).numpy()
     if threads.count() > 1 and rows * width > _SMALL:
@@ -54,9 +54,11 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=2)
-def _kernels(kind: int) -> Any:
+def some_rows(kind: int) -> Any:
+    """rows(weight, x, first, last, out): out[first:last] of the product, in whole ROWS."""
+
     @njit(nogil=True)
-    def some_rows(weight, x, first, last, out):
+    def rows(weight, x, first, last, out):
         width = x.size
         for row in range(first, last, ROWS):
             acc = tile_zero(ROWS)
@@ -66,10 +68,17 @@ def _kernels(kind: int) -> Any:
                 acc = tile_fma_rows(acc, numbers, vload(x, d))
             tile_sums(out, row, acc)
 
+    return rows
+
+
+@lru_cache(maxsize=2)
+def _kernels(kind: int) -> Any:
+    rows = some_rows(kind)
+
     @njit(nogil=True, parallel=True)
     def all_rows(weight, x, out, parts):
         tiles = out.size // ROWS
         for i in prange(parts):
-            some_rows(weight, x, tiles * i // parts * ROWS, tiles * (i + 1) // parts * ROWS, out)
+            rows(weight, x, tiles * i // parts * ROWS, tiles * (i + 1) // parts * ROWS, out)
 
-    return all_rows, some_rows
+    return all_rows, rows

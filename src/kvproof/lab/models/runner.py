@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, silu
 
+from kvproof.lab.models import row
 from kvproof.lab.models.body import Body, Latent
 from kvproof.lab.models.matvec import linear
 
 Weights = Mapping[str, torch.Tensor]
+Turn = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of the rotary angles
 
 
 class Step(Protocol):
@@ -31,14 +33,23 @@ class Step(Protocol):
 
 
 class Runner:
-    """A body with weights. Names of weights are those of Hugging Face's Llama and DeepSeek."""
+    """A body with weights. Names of weights are those of Hugging Face's Llama and DeepSeek.
+
+    One token alone goes through the kernels of `row`, several go through torch.
+    """
+
+    by_row = True  # False in runners that must reach between a layer's parts
 
     def __init__(self, body: Body, weights: Weights) -> None:
         self.body, self.weights = body, weights
         self.dtype = weights["embed"].dtype
         width = body.latent.rope_dim if body.latent else body.head_dim
-        steps = torch.arange(0, width, 2, dtype=torch.float32) / width
-        self._frequencies = 1.0 / body.theta**steps
+        steps = torch.arange(0, width, 2, dtype=torch.int64).float() / width
+        local = body.gemma.local_theta if body.gemma else body.theta
+        self._frequencies = {True: 1.0 / local**steps, False: 1.0 / body.theta**steps}
+        self._row: row.Row | None = None
+        if self.by_row and row.fits(body, weights):
+            self._row = row.Row(body, weights)
 
     def forward(
         self, tokens: torch.Tensor, positions: torch.Tensor, step: Step, *, rows: torch.Tensor
@@ -46,23 +57,55 @@ class Runner:
         """Logits [rows, vocab] of the chosen rows of `tokens` (flat over sequences)."""
         with torch.inference_mode():
             x = self.weights["embed"][tokens]
-            turn = self._turn(positions)
-            for layer in range(self.body.layers):
-                x = x + self._attention(layer, self._norm(x, f"{layer}.attn_norm"), turn, step)
-                x = x + self._feed_forward(layer, self._norm(x, f"{layer}.ffn_norm"))
+            if self.body.gemma is not None:
+                x = x * torch.tensor(self.body.hidden**0.5, dtype=self.dtype)
+            turns = {local: self._turn(positions, local=local) for local in self._locals()}
+            if len(tokens) == 1 and self._row is not None:
+                x = self._by_row(x, turns, step, self._row)
+            else:
+                for layer in range(self.body.layers):
+                    x = self._layer(layer, x, turns[self._is_local(layer)], step)
             x = self._norm(x[rows], "norm")
             head = self.weights["embed" if self.body.tied else "head"]
             return linear(x, head).float()
 
-    def _attention(
-        self, layer: int, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], step: Step
+    def _by_row(
+        self, x: torch.Tensor, turns: dict[bool, Turn], step: Step, kernels: row.Row
     ) -> torch.Tensor:
+        wide = x[0].float().clone().numpy()
+        flat = {local: tuple(t.float().flatten().numpy() for t in turn)
+                for local, turn in turns.items()}  # fmt: skip
+        for layer in range(self.body.layers):
+            q, k, v = kernels.enter(layer, wide, flat[self._is_local(layer)])
+            vectors = (k.to(self.dtype), v.to(self.dtype))
+            kernels.leave(layer, wide, step.attend(layer, q, vectors, self.body))
+        return torch.from_numpy(wide)[None].to(self.dtype)
+
+    def _layer(self, layer: int, x: torch.Tensor, turn: Turn, step: Step) -> torch.Tensor:
+        part = self._attention(layer, self._norm(x, f"{layer}.attn_norm"), turn, step)
+        x = x + self._after(part, f"{layer}.attn_post_norm")
+        part = self._feed_forward(layer, self._norm(x, f"{layer}.ffn_norm"))
+        return x + self._after(part, f"{layer}.ffn_post_norm")
+
+    def _after(self, part: torch.Tensor, name: str) -> torch.Tensor:
+        return self._norm(part, name) if self.body.gemma is not None else part
+
+    def _is_local(self, layer: int) -> bool:
+        """Whether the layer turns positions by the local base: Gemma's sliding layers."""
+        return self.body.gemma is not None and self.body.window(layer) is not None
+
+    def _locals(self) -> set[bool]:
+        return {self._is_local(layer) for layer in range(self.body.layers)}
+
+    def _attention(self, layer: int, x: torch.Tensor, turn: Turn, step: Step) -> torch.Tensor:
         body = self.body
         if body.latent is not None:
             return self._latent_attention(layer, x, turn, step, body.latent)
         q = self._project(x, layer, "q", body.heads)
         k = self._project(x, layer, "k", body.kv_heads)
         v = self._project(x, layer, "v", body.kv_heads)
+        if body.gemma is not None:
+            q, k = self._norm(q, f"{layer}.q_norm"), self._norm(k, f"{layer}.k_norm")
         out = step.attend(layer, rotate(q, turn), (rotate(k, turn), v), body)
         return linear(out.flatten(1), self.weights[f"{layer}.o"])
 
@@ -70,7 +113,7 @@ class Runner:
         self,
         layer: int,
         x: torch.Tensor,
-        turn: tuple[torch.Tensor, torch.Tensor],
+        turn: Turn,
         step: Step,
         latent: Latent,
     ) -> torch.Tensor:
@@ -93,7 +136,8 @@ class Runner:
 
     def _feed_forward(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         weights = self.weights
-        gate = silu(linear(x, weights[f"{layer}.gate"]))
+        gate = linear(x, weights[f"{layer}.gate"])
+        gate = silu(gate) if self.body.gemma is None else gelu(gate, approximate="tanh")
         return linear(gate * linear(x, weights[f"{layer}.up"]), weights[f"{layer}.down"])
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
@@ -101,13 +145,13 @@ class Runner:
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.body.eps)
         return self.weights[name] * wide.to(x.dtype)
 
-    def _turn(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        angles = positions[:, None].float() * self._frequencies
+    def _turn(self, positions: torch.Tensor, *, local: bool) -> Turn:
+        angles = positions[:, None].float() * self._frequencies[local]
         angles = torch.cat((angles, angles), -1)[:, None]
         return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
 
 
-def rotate(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def rotate(x: torch.Tensor, turn: Turn) -> torch.Tensor:
     """Rotary positions (Su et al., 2021) on [tokens, heads, dim], halves paired as in Llama."""
     low, high = x.chunk(2, -1)
     return x * turn[0] + torch.cat((-high, low), -1) * turn[1]

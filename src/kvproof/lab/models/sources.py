@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from kvproof.errors import InputError, UsageError
-from kvproof.lab.models.body import Body, Latent
+from kvproof.lab.models.body import Body, Gemma, Latent
+from kvproof.lab.models.fetch import GEMMA, gemma
+from kvproof.lab.models.gguf_file import GgufFile
 from kvproof.lab.models.runner import Runner
 from kvproof.lab.pool.planes import zeros
 
@@ -18,7 +21,12 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _LAYER_NAMES = {
     "attn_norm": "attn_norm", "attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_output": "o",
     "ffn_norm": "ffn_norm", "ffn_gate": "gate", "ffn_up": "up", "ffn_down": "down",
+    "attn_q_norm": "q_norm", "attn_k_norm": "k_norm",
+    "post_attention_norm": "attn_post_norm", "post_ffw_norm": "ffn_post_norm",
 }  # fmt: skip
+# Gemma 3's files name neither: every sixth layer is full, and sliding layers turn by 10,000
+# (llama.cpp's own constants for the architecture).
+_GEMMA_PATTERN, _GEMMA_LOCAL = 6, 10000.0
 
 
 def default_weights() -> Path:
@@ -36,24 +44,29 @@ def default_weights() -> Path:
     )
 
 
-def load(path: str | Path | None = None, dtype: torch.dtype = torch.float32) -> Runner:
-    """A Llama-family GGUF file with its weights dequantised to `dtype`.
+def weights_file(name: str | Path | None = None) -> Path:
+    """The GGUF file of a path, of the name `gemma-3-270m`, or of the default model."""
+    if name is None:
+        return default_weights()
+    return gemma() if str(name) == GEMMA else Path(name)
 
-    Raises InputError for a file of another architecture.
+
+def load(name: str | Path | None = None, dtype: torch.dtype = torch.float32) -> Runner:
+    """A GGUF file of a Llama or a Gemma 3 with its weights dequantised to `dtype`.
+
+    `name` is a path or `gemma-3-270m`. Raises InputError for a file of another architecture.
     """
-    import gguf
-
-    reader = gguf.GGUFReader(str(path or default_weights()))
-    architecture = _field(reader, "general.architecture")
-    if architecture != "llama":
-        raise InputError(f"the lab runs llama GGUF files, not {architecture!r}")
-    body = _body(reader)
+    path = weights_file(name)
+    file = GgufFile(path)
+    architecture = file.metadata.get("general.architecture")
+    if architecture not in ("llama", "gemma3"):
+        raise InputError(f"the lab runs llama and gemma3 GGUF files, not {architecture!r}")
+    body = _body(file)
     weights = {}
-    for tensor in reader.tensors:
-        name = _name(tensor.name)
-        if name is not None:
-            numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            weights[name] = _restore(torch.tensor(numbers), name, body).to(dtype)
+    for tensor in file.tensors.values():
+        known = _name(tensor.name)
+        if known is not None:
+            weights[known] = _restore(file.numbers(tensor), known, body).to(dtype)
     return Runner(body, packed(weights))
 
 
@@ -69,31 +82,33 @@ def packed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return out
 
 
-def _field(reader: Any, key: str, default: Any = None) -> Any:
-    field = reader.fields.get(key)
-    return default if field is None else field.contents()
-
-
-def _body(reader: Any) -> Body:
-    def fact(key: str, default: Any = None) -> Any:
-        return _field(reader, f"llama.{key}", default)
-
-    heads = fact("attention.head_count")
-    hidden = fact("embedding_length")
+def _body(file: GgufFile) -> Body:
+    fact = file.fact
+    heads, hidden = fact("attention.head_count"), fact("embedding_length")
+    gemma3 = file.metadata["general.architecture"] == "gemma3"
     return Body(
-        name=_field(reader, "general.name", "llama"),
+        name=file.metadata.get("general.name", "llama"),
         layers=fact("block_count"),
         hidden=hidden,
         heads=heads,
         kv_heads=fact("attention.head_count_kv", heads),
         head_dim=fact("attention.key_length", hidden // heads),
         ffn=fact("feed_forward_length"),
-        vocab=fact("vocab_size", 0),
+        vocab=fact("vocab_size") or len(file.metadata.get("tokenizer.ggml.tokens", ())),
         context=fact("context_length", 2048),
         theta=float(fact("rope.freq_base", 10000.0)),
         eps=float(fact("attention.layer_norm_rms_epsilon")),
-        tied=not any(t.name == "output.weight" for t in reader.tensors),
+        tied="output.weight" not in file.tensors,
+        windows=_windows(fact) if gemma3 else (),
+        gemma=Gemma(local_theta=_GEMMA_LOCAL) if gemma3 else None,
     )
+
+
+def _windows(fact: Callable[..., Any]) -> tuple[int | None, ...]:
+    """Each layer's window: full attention comes last in each group of the pattern."""
+    pattern = fact("attention.sliding_window_pattern", _GEMMA_PATTERN)
+    layers, window = fact("block_count"), fact("attention.sliding_window")
+    return tuple(window if (i + 1) % pattern else None for i in range(layers))
 
 
 def _name(gguf_name: str) -> str | None:
@@ -106,7 +121,9 @@ def _name(gguf_name: str) -> str | None:
 
 
 def _restore(tensor: torch.Tensor, name: str, body: Body) -> torch.Tensor:
-    """Undo llama.cpp's order of query and key rows (pairs side by side instead of halves)."""
+    """Undo llama.cpp's order of Llama's query and key rows (pairs side by side, not halves)."""
+    if body.gemma is not None:
+        return tensor
     heads = {"q": body.heads, "k": body.kv_heads}.get(name.rpartition(".")[2])
     if heads is None:
         return tensor
@@ -126,12 +143,14 @@ def random_body(  # noqa: PLR0913 - the shape's own numbers
     vocab: int = 1024,
     windows: tuple[int | None, ...] = (),
     latent: Latent | None = None,
+    gemma: Gemma | None = None,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> Runner:
     """A runner with random weights: `mha`, `gqa` (4 queries a KV head unless given), `mqa`, `mla`.
 
-    MLA's default widths are DeepSeek-V2's: a latent of 512 and a rotary key of 64.
+    MLA's default widths are DeepSeek-V2's: a latent of 512 and a rotary key of 64. `gemma` makes
+    it a Gemma 3, whose `windows` must be given.
     """
     shared = {"mha": heads, "gqa": max(1, heads // 4), "mqa": 1, "mla": heads}
     if attention not in shared:
@@ -141,7 +160,7 @@ def random_body(  # noqa: PLR0913 - the shape's own numbers
     body = Body(
         name=f"random-{attention}", layers=layers, hidden=hidden, heads=heads,
         kv_heads=kv_heads or shared[attention], head_dim=head_dim, ffn=ffn, vocab=vocab,
-        windows=windows, latent=latent, context=131072,
+        windows=windows, latent=latent, gemma=gemma, context=131072,
     )  # fmt: skip
     made = torch.Generator().manual_seed(seed)
     weights = {}
@@ -165,6 +184,9 @@ def shapes(body: Body) -> dict[str, tuple[int, ...]]:
             "gate": (body.ffn, body.hidden), "up": (body.ffn, body.hidden),
             "down": (body.hidden, body.ffn),
         }  # fmt: skip
+        if body.gemma is not None:
+            layer |= {"q_norm": (body.head_dim,), "k_norm": (body.head_dim,)}
+            layer |= {"attn_post_norm": (body.hidden,), "ffn_post_norm": (body.hidden,)}
         out |= {f"{i}.{name}": shape for name, shape in layer.items()}
     return out
 

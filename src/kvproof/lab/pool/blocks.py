@@ -79,6 +79,13 @@ class BlockBooks:
             )
         return [self._take_one() for _ in range(count)]
 
+    def take_lowest(self, count: int) -> list[BlockId]:
+        """`count` blocks like `take`, of the lowest numbers that can be had, in order."""
+        blocks = sorted(self.take(max(count, self.free)))
+        for block in reversed(blocks[count:]):
+            self.release(block)
+        return blocks[:count]
+
     def _take_one(self) -> BlockId:
         if self._free:
             block = self._free.pop()

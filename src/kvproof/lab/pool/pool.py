@@ -61,6 +61,15 @@ class PagedPool:
         self.share_prefixes = share_prefixes and not any(g.is_state for g in self.groups)
         self.sequences: set[Sequence] = set()
 
+    @classmethod
+    def with_states(
+        cls, slots: Seq[Slot], types: Types, *, blocks: int, states: int, block_size: int = 16
+    ) -> PagedPool:
+        """A pool of `blocks` blocks for each group of entries and `states` for each of states."""
+        parts = _parts(tuple(slots), by_layer=False)
+        counts = [states if is_state(slots[part[0]]) else blocks for part in parts]
+        return cls(slots, types, blocks=counts, block_size=block_size)
+
     # -- sequences ---------------------------------------------------------------------------
 
     def open(self, tokens: Seq[int] = ()) -> tuple[Sequence, int]:
@@ -132,6 +141,50 @@ class PagedPool:
         self.sequences.add(twin)
         return twin
 
+    def rearrange(self, sequences: Seq[Sequence], rows: Seq[int]) -> list[Sequence]:
+        """Close `sequences`; the i-th of those that come back continues the `rows[i]`-th.
+
+        Entries are shared as by `fork`. States move in one go, into the lowest blocks in order, so
+        that as many rows as before need no spare block; PoolFullError changes nothing.
+        """
+        old = [sequences[i] for i in rows]
+        for i, group in enumerate(self.groups):
+            own = sum(len(s.tables[i].blocks) for s in sequences) if group.is_state else 0
+            if group.is_state and not group.books.can_take(len(rows) - own):
+                group.books.take(len(rows) - own)  # raises with the figures
+        saved = [_states(g, [s.tables[i] for s in old]) for i, g in enumerate(self.groups)]
+        twins = [
+            Sequence(
+                [Table() if g.is_state else g.fork(t)
+                 for g, t in zip(self.groups, s.tables, strict=True)],
+                s.length, list(s.hashes),
+            )
+            for s in old
+        ]  # fmt: skip
+        for sequence in sequences:
+            self.close(sequence)
+        for i, (group, states) in enumerate(zip(self.groups, saved, strict=True)):
+            if states:
+                blocks = group.books.take_lowest(len(rows))
+                for twin, block in zip(twins, blocks, strict=True):
+                    twin.tables[i].blocks = [block]
+                for tensor, rows_of in zip(group.tensors(), states, strict=True):
+                    tensor[torch.tensor(blocks)] = rows_of
+        self.sequences.update(twins)
+        return twins
+
+    def states(self, sequences: Seq[Sequence], slot: int) -> torch.Tensor:
+        """The states of `sequences` in a slot, [sequences, *shape], as a view of the plane.
+
+        UsageError unless their blocks lie side by side in this order, as in a pool of their own.
+        """
+        at, index = self.home[slot]
+        blocks = [b for s in sequences for b in s.tables[at].blocks]
+        if blocks != list(range(blocks[0], blocks[0] + len(sequences))):
+            raise UsageError("these sequences' states do not lie side by side")
+        plane = self.groups[at].planes[index][0]
+        return plane.data[blocks[0] : blocks[0] + len(blocks)]
+
     def shorten(self, sequence: Sequence, count: int) -> None:
         """Take back the last `count` tokens (rejected guesses of a draft, a cropped cache)."""
         self._check_alive(sequence)
@@ -194,6 +247,14 @@ def _parts(slots: tuple[Slot, ...], *, by_layer: bool) -> list[list[int]]:
     for i, slot in enumerate(slots):
         parts.setdefault((is_state(slot), window_of(slot)), []).append(i)
     return list(parts.values())
+
+
+def _states(group: Group, tables: list[Table]) -> list[torch.Tensor]:
+    """Copies of the tables' states in every plane; nothing for a group of entries."""
+    if not group.is_state:
+        return []
+    blocks = torch.tensor([table.blocks[0] for table in tables], dtype=torch.long)
+    return [tensor[blocks] for tensor in group.tensors()]
 
 
 def _check_table(group: Group, table: Table, length: int) -> None:
