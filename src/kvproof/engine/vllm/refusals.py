@@ -127,6 +127,7 @@ def check_parallel(model: Model, deployment: Deployment, flags: Mapping[str, Any
         )
     _check_context(model, ranks, flags.get("decode_context_parallel_size", 1))
     _check_states(model, ranks)
+    _check_vision(model, ranks, flags)
     if flags.get("enable_expert_parallel") and not model.experts:
         raise UsageError(
             f"{model.name} has no experts: vLLM refuses enable_expert_parallel",
@@ -154,6 +155,21 @@ def _check_heads(model: Model, ranks: int) -> None:
             f"{model.name} has {_kv_heads(model)} KV heads: vLLM 0.32 fails on it with "
             f"tensor_parallel_size {ranks}",
             hint="use no more ranks than KV heads",
+        )
+
+
+def _check_vision(model: Model, ranks: int, flags: Mapping[str, Any]) -> None:
+    """GLM-4V's vision heads are shared out in whole numbers (models/glm4_1v.py)."""
+    vision = model.config.get("vision_config")
+    if not model.model_type.startswith("glm4v") or not isinstance(vision, Mapping):
+        return
+    heads = int(vision.get("num_heads") or 0)
+    alone = flags.get("mm_encoder_tp_mode") == "data" or flags.get("language_model_only")
+    if heads % ranks and not alone:
+        raise UsageError(
+            f"tensor_parallel_size {ranks} does not divide the {heads} heads of {model.name}'s "
+            "vision tower",
+            hint="vLLM refuses this; set mm_encoder_tp_mode=data or choose a divisor",
         )
 
 
