@@ -64,9 +64,9 @@ class Row:
     weights_known: bool
 
 
-def rows_of(folder: Path) -> list[Row]:
+def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
     out = []
-    for point in read_points(folder):
+    for point in read_points(folder, settled=settled):
         kv = point.observed.get("available_kv_memory_gib")
         model = point.model() if kv and kv > 0 else None
         if model is None or point.gpu is None:

@@ -108,21 +108,25 @@ class Point:
         return kvproof.Deployment(engine, self.gpu, **self.flags)
 
 
-def read_points(folder: Path) -> Iterator[Point]:
-    """Every vLLM row of the two files of start-up logs in `folder`."""
+def read_points(folder: Path, *, settled: bool = True) -> Iterator[Point]:
+    """Every vLLM row of the two files of start-up logs in `folder`.
+
+    With `settled`, those in SETTLED have the release that their own arithmetic gives.
+    """
     for name in ("engine_startups.jsonl", "server_startups.jsonl"):
         for line in (folder / name).read_text().splitlines():
             row = json.loads(line)
             if row["engine"] == "vllm":
-                yield _point(row)
+                yield _point(row, settled=settled)
 
 
-def _point(row: dict[str, Any]) -> Point:
+def _point(row: dict[str, Any], *, settled: bool) -> Point:
+    known = SETTLED.get(row["id"]) if settled else None
     return Point(
         id=row["id"],
         name=re.split(r" \(| \+|,| W4A16", row["model"].replace(" (FP8)", "-FP8"))[0].strip(),
         confidence=row["model_confidence"],
-        version=_version(row.get("engine_version")) or SETTLED.get(row["id"]),
+        version=_version(row.get("engine_version")) or known,
         gpu=_gpu((row.get("gpu") or {}).get("name") or ""),
         flags=_flags(row),
         observed=row["observed"],

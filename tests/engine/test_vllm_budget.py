@@ -289,3 +289,46 @@ def test_graphs_of_a_start_are_counted(sequences: int, drafts: int, graphs: int)
     flags = {"speculative_config": spec} if drafts else {}
     deployment = kvproof.Deployment("vllm@0.21", "H200", max_num_seqs=sequences, **flags)
     assert graph_count(settle(model, deployment)) == graphs
+
+
+def _slots(name: str, release: str = "0.32", **flags: Any) -> int:
+    model = kvproof.load_model(name, offline=True)
+    deployment = kvproof.Deployment(f"vllm@{release}", "H200", enable_lora=True, **flags)
+    return next(int(t.value) for t in vllm.budget(model, deployment).terms if "LoRA" in t.name)
+
+
+def test_lora_slots_are_two_matrices_of_every_layer() -> None:
+    """Llama 3.1 8B by hand: A of rank x inputs and B of outputs x rank, embedding and head too."""
+    hidden, inner, kv, vocabulary = 4096, 14336, 1024, 128_256
+    attention = 2 * (hidden + hidden) + 2 * (hidden + kv)
+    feed = 3 * (hidden + inner)
+    whole = 32 * (attention + feed) + 2 * (vocabulary + hidden)
+    assert _slots("meta-llama/Llama-3.1-8B", max_loras=3, max_lora_rank=32) == 3 * 32 * whole * 2
+    split = 32 * (
+        (hidden + hidden // 2)  # queries: outputs shared out
+        + 2 * (hidden + kv // 2)
+        + (hidden // 2 + hidden)  # the output: inputs shared out
+        + 2 * (hidden + inner // 2)
+        + (inner // 2 + hidden)
+    ) + 2 * (vocabulary + hidden)
+    assert _slots("meta-llama/Llama-3.1-8B", tensor_parallel_size=2) == 16 * split * 2
+
+
+def test_experts_have_slots_of_their_own() -> None:
+    """Qwen3-30B-A3B: 128 experts a layer, with gate and up apart."""
+    hidden, inner = 2048, 768
+    experts = 48 * 128 * (2 * (hidden + inner) + (inner + hidden))
+    more = _slots("Qwen/Qwen3-30B-A3B") - _slots("Qwen/Qwen3-30B-A3B", "0.10.2")
+    assert more == 16 * experts * 2
+
+
+def test_the_context_lies_outside_the_requested_share() -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B", offline=True)
+    wide, full = (
+        {t.name: t for t in vllm.budget(model, kvproof.Deployment(
+            "vllm@0.32", "H100-80GB", gpu_memory_utilization=share)).terms}
+        for share in (0.9, 0.999)
+    )  # fmt: skip
+    assert wide["CUDA context"].value == pytest.approx(0.56 * GIB, abs=1)
+    assert full["CUDA context"].value <= 0.001 * 85.1e9
+    assert full["left unused"].value == 0

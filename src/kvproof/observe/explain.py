@@ -94,11 +94,11 @@ def shares(log: Log, budget: Budget, gap: float, memory: int | None) -> tuple[Sh
 def _asked(log: Log, budget: Budget, memory: int | None) -> float:
     """The GPU's memory, as printed, beyond that of the table, times the share that is asked for."""
     total, asked = log.get("total_gpu_memory"), log.get("requested_memory")
-    left = next((t for t in budget.terms if t.name == "left unused"), None)
+    outside = [t for t in budget.terms if t.name in ("left unused", "CUDA context")]
     if memory is None:
         return 0.0
-    if asked is not None and left is not None:
-        return asked.value - (memory - float(left.value))
+    if asked is not None and outside:
+        return asked.value - (memory - sum(float(term.value) for term in outside))
     share = log.flags.get("gpu_memory_utilization")
     factor = float(share) if isinstance(share, int | float) else 0.9
     return 0.0 if total is None else (total.value - memory) * factor

@@ -1,7 +1,6 @@
-"""Weights that a deployment adds to the model's own: LoRA slots, draft modules.
+"""Weights that a draft adds to the model's own.
 
-Source: vLLM 0.32, lora/layers (lora_a is copied, lora_b split), model_executor/models/
-deepseek_mtp.py and llama_eagle.py. Estimates: no log has confirmed them.
+Source: vLLM 0.32, model_executor/models/deepseek_mtp.py and llama_eagle.py. An estimate.
 """
 
 from __future__ import annotations
@@ -11,22 +10,6 @@ from kvproof.engine.vllm.settings import Settings
 from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model
 from kvproof.model.weights import stored_bytes
-
-_ADAPTED = ("attention", "mlp", "shared_expert", "mixer")
-
-
-def lora_bytes(model: Model, settings: Settings) -> int:
-    """Bytes of the preallocated slots: rank x (inputs + outputs / ranks) of every linear layer."""
-    flags = settings.flags
-    if not flags.get("enable_lora"):
-        return 0
-    loras, rank = int(flags.get("max_loras", 1)), int(flags.get("max_lora_rank", 16))
-    widths = 0
-    for group in model.tensors:
-        if group.linear and group.role in _ADAPTED and len(group.shape) == 2:
-            outputs, inputs = group.shape
-            widths += group.count * (inputs + outputs // settings.ranks)
-    return loras * rank * widths * 2
 
 
 def draft_bytes(model: Model, settings: Settings) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 
 from kvproof.engine.base import Budget, Deployment
-from kvproof.engine.vllm.adapters import draft_bytes, lora_bytes
-from kvproof.engine.vllm.profile import Part, constants, graph_part, run_parts
+from kvproof.engine.vllm.adapters import draft_bytes
+from kvproof.engine.vllm.lora import lora_bytes
+from kvproof.engine.vllm.profile import Part, constants, early, graph_part, run_parts
 from kvproof.engine.vllm.rank_weights import RankWeights, rank_weights
 from kvproof.engine.vllm.runners import charges_graphs
 from kvproof.engine.vllm.settings import Settings, settle
@@ -22,6 +23,8 @@ from kvproof.units import GB, GIB
 
 _SOURCE = "vLLM {}, v1/worker/gpu_worker.py"
 _FITTED = "start-up logs, data/budget.json"
+_CONTEXT, _LEAST_CONTEXT, _MOST_CONTEXT = round(0.56 * GIB), round(0.45 * GIB), round(0.96 * GIB)
+_CONTEXT_SOURCE = "0.45 to 0.96 GiB less than all free at the start: log186, log227, log241, log246"
 _WEIGHTS = "tensor shapes of the architecture, vLLM's sharding"
 
 
@@ -33,7 +36,7 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     requested = min(memory, math.ceil(memory * share))
     used = int(settings.flags.get("used", 0))
     charged = used if settings.rules.others_charged else 0
-    terms = [_unused(memory, requested, share, settings, used - charged)]
+    terms = _outside(memory, requested, share, settings, used - charged)
     given = settings.flags.get("kv_cache_memory_bytes")
     if given is not None:
         return _given(terms, memory, given)
@@ -86,19 +89,39 @@ def _memory(deployment: Deployment) -> int:
     return deployment.accelerator.memory_bytes
 
 
-def _unused(memory: int, requested: int, share: float, settings: Settings, others: int) -> Term:
-    """What is not requested, less what others use of it; they take of the cache what is more."""
+def _outside(
+    memory: int, requested: int, share: float, settings: Settings, others: int
+) -> list[Term]:
+    """What is not requested, less what others use of it: the context, and what stays unused.
+
+    What others use beyond that is taken of the cache.
+    """
     version = ".".join(str(part) for part in settings.rules.version)
-    value = max(0, memory - requested - others)
+    rest = max(0, memory - requested - others)
     less = f" - {others:,} of other processes" if others else ""
-    return Term(
+    context = min(_CONTEXT, rest) if settings.platform == "cuda" and not early(settings) else 0
+    own = f" - {context:,} of the context" if context else ""
+    unused = Term(
         name="left unused",
-        value=value,
+        value=rest - context,
         unit="B",
-        formula=f"{memory:,} B - ceil({memory:,} x {share:g}){less} = {value:,} B; the "
-        "CUDA context, NCCL and graphs that are not charged live here",
+        formula=f"{memory:,} B - ceil({memory:,} x {share:g}){less}{own} = {rest - context:,} B; "
+        "NCCL's first buffers and graphs that are not charged live here",
         source=_SOURCE.format(version),
     )
+    if not context:
+        return [unused]
+    held = Term(
+        name="CUDA context",
+        value=context,
+        unit="B",
+        formula=f"about {_CONTEXT / GIB:.2f} GiB, there before the first snapshot, so outside the "
+        "requested share",
+        source=_CONTEXT_SOURCE,
+        low=min(context, _LEAST_CONTEXT),
+        high=max(context, min(_MOST_CONTEXT, rest)),
+    )
+    return [unused, held]
 
 
 def _others(used: int, charged: int, settings: Settings) -> Term:
@@ -154,8 +177,8 @@ def _optional(model: Model, settings: Settings) -> list[Part]:
     lora = lora_bytes(model, settings)
     if lora:
         loras, rank = settings.flags.get("max_loras", 1), settings.flags.get("max_lora_rank", 16)
-        formula = f"{loras} slots of rank {rank}: {lora:,} B"
-        out.append(Part(name="LoRA slots", value=lora, formula=formula, doubt=0.1 * lora))
+        formula = f"{loras} slots of rank {rank}, A and B of every layer that takes one: {lora:,} B"
+        out.append(Part(name="LoRA slots", value=lora, formula=formula, doubt=0.02 * lora))
     draft = draft_bytes(model, settings)
     if draft:
         formula = f"{settings.draft.method}: {settings.draft.layers} layer(s): {draft:,} B"

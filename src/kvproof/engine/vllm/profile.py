@@ -184,7 +184,10 @@ def _communication(settings: Settings, memory: int) -> Part:
     each = float(table["log2_ranks"])
     base = float(table["base"]) if fused_reduce(settings, memory) else 0.0
     value = base + each * steps
-    formula = f"{base:g} + {each:g} x log2({settings.ranks}) GiB = {value:.2f} GiB (fitted)"
+    formula = (
+        f"NCCL's growth and all-reduce workspaces: {base:g} + {each:g} x log2({settings.ranks}) "
+        f"GiB = {value:.2f} GiB (fitted)"
+    )
     return _part("communication", value, formula, 0.25 * value + 0.1)
 
 
