@@ -152,3 +152,28 @@ def test_flash_next_with_its_draft_as_a_start_prints_it() -> None:
         speculative_config={"method": "mtp", "num_speculative_tokens": 3},
     )  # fmt: skip
     assert found.tokens == 272_062
+
+
+@pytest.mark.parametrize(
+    ("ranks", "blocks", "width", "tokens"),
+    [(4, 110_973, 360_448, 428_197), (8, 221_946, 180_224, 856_395)],
+)
+def test_inkling_equals_the_planner(ranks: int, blocks: int, width: int, tokens: int) -> None:
+    """Answers of vLLM 0.32's own planner on a pretended H100, 40 GB a rank."""
+    found = capacity_of(
+        "thinkingmachines/Inkling", "0.32", "H100-80GB", 40 * 10**9,
+        tensor_parallel_size=ranks, max_model_len=131_072,
+    )  # fmt: skip
+    assert (found.num_blocks, found.bytes_per_block, found.tokens) == (blocks, width, tokens)
+    assert found.blocks_per_sequence == 33_969
+    assert len(found.groups) == 12
+
+
+def test_an_inkling_that_does_not_fit_gets_the_planners_error() -> None:
+    found = capacity_of(
+        "thinkingmachines/Inkling", "0.32", "H100-80GB", 40 * 10**9, max_model_len=131_072
+    )
+    assert not found.fits
+    assert found.estimated_max_model_len == 15_040
+    assert found.error is not None
+    assert "(45.61 GiB KV cache is needed" in found.error
