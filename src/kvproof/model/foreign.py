@@ -37,7 +37,7 @@ _SAME: dict[str, Equal] = {
     "aquila": Equal("llama"),
     "bailing_moe": Equal("llama", exact=False),
     "bailing_moe_v2": Equal("llama", exact=False),
-    "deepseek": Equal("deepseek_ocr2_text", exact=False),
+    "deepseek": Equal("deepseek_ocr2_text"),
     "deepseek_ref": Equal("deepseek_v4"),
     "internlm": Equal("llama", {"bias": "attention_bias"}),
     "internlm2": Equal("llama", {"bias": "attention_bias"}),

@@ -137,6 +137,8 @@ _HALF = ("auto", "float16", "bfloat16")
 _FP8 = (*_HALF, "fp8", "fp8_e4m3")
 _KEEPS = {
     "FLASH_ATTN": _FP8,
+    "FLASH_ATTN_DIFFKV": (*_FP8, "fp8_per_token_head", "int8_per_token_head",
+                          "int4_per_token_head"),
     "FLASHINFER": (*_FP8, "fp8_e5m2", "nvfp4", "nvfp4_4over6"),
     "TRITON_ATTN": (*_FP8, "fp8_e5m2", "int4_per_token_head", "int8_per_token_head",
                     "fp8_per_token_head"),

@@ -25,6 +25,7 @@ from kvproof.engine.vllm.refusals import (
     check_state_flags,
 )
 from kvproof.engine.vllm.versions import Rules, rules_for
+from kvproof.errors import UsageError
 from kvproof.kinds import ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
@@ -171,6 +172,11 @@ def _length(model: Model, flags: Mapping[str, Any], rules: Rules) -> tuple[int, 
     own = derived_length(model, flags, rules)
     if asked == -1:
         return own, True
+    if asked and asked > own and flags.get("disable_sliding_window"):
+        raise UsageError(
+            f"max_model_len {asked} exceeds the window of {own} that disable_sliding_window leaves",
+            hint="vLLM refuses this; lower max_model_len",
+        )
     return asked or own, False
 
 

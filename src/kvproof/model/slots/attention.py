@@ -144,7 +144,7 @@ def looped(ctx: Context) -> list[Slot]:
 def prefixed(ctx: Context) -> list[Slot]:
     """cpmant: learned prompt tokens stand before the text in every sequence."""
     prefix = ctx.need("prompt_length", low=0)
-    heads, width = ctx.need("num_attention_heads"), ctx.head_dim()
+    heads, width = ctx.need("num_attention_heads"), ctx.need("dim_head")
     return [
         FullSlot(layer=i, kv_heads=heads, k_dim=width, v_dim=width, prefix=prefix)
         for i in range(ctx.layers)
