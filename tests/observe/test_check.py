@@ -146,6 +146,93 @@ def test_sglang_two_pools_are_added_up() -> None:
     assert rows(report)["kv_cache_tokens"].ok
 
 
+def test_sglang_the_drafts_own_pool_is_not_the_targets() -> None:
+    """One MTP layer's pool has as many tokens as the target's 28 layers, and a line of its own."""
+    cell = 8 * 128 * 2
+    text = (
+        "[2026-05-01 TP0] server_args=ServerArgs(model_path='Qwen/Qwen3-0.6B', tp_size=1, "
+        "speculative_algorithm='EAGLE', context_length=32768)\n"
+        + "".join(
+            f"[2026-05-01 TP0] KV Cache is allocated. #tokens: 500000, K size: {size:.2f} GB, "
+            f"V size: {size:.2f} GB\n"
+            for size in (500_000 * cell * 28 / 2**30, 500_000 * cell / 2**30)
+        )
+        + "[2026-05-01 TP0] max_total_num_tokens=500000, context_len=32768\n"
+    )
+    assert rows(kvproof.check(text, gpu="H100-80GB"))["kv_cache_tokens"].ok
+
+
+def test_sglang_sliding_pools_are_printed_together() -> None:
+    tokens, cell = 1_000_000, 12 * 8 * 64 * 2 * 2
+    text = (
+        "[2026-05-01 TP0] server_args=ServerArgs(model_path='openai/gpt-oss-20b', tp_size=1, "
+        "context_length=32768)\n"
+        f"[2026-05-01 TP0] SWAKVPool mem usage: {tokens * cell * 1.8 / 2**30:.2f} GB, "
+        f"swa size: {tokens * 8 // 10}, full size: {tokens}\n"
+        f"[2026-05-01 TP0] max_total_num_tokens={tokens}, context_len=32768\n"
+    )
+    assert rows(kvproof.check(text, gpu="H100-80GB"))["kv_cache_tokens"].ok
+
+
+def test_sglang_compressed_pools() -> None:
+    """A public start of DeepSeek-V4-Flash on 0.5.12: 15,955.85 B a token."""
+    available, tokens = 24.0, int(24.0 * 2**30 / 15955.85) // 256 * 256
+    text = (
+        "[2026-06-01 TP0] server_args=ServerArgs(model_path='deepseek-ai/DeepSeek-V4-Flash', "
+        "tp_size=8, kv_cache_dtype='fp8_e4m3', context_length=32768)\n"
+        "[2026-06-01 TP0] sglang version: 0.5.12\n"
+        "[2026-06-01 TP0] DSV4 memory calculation: bytes_per_full_token=15955.85, "
+        f"available_bytes={available:.2f} GB, full_token={tokens}\n"
+        f"[2026-06-01 TP0] DSV4 pool sizes: full={tokens}, swa={tokens // 10}, c4=1, c128=1\n"
+        f"[2026-06-01 TP0] max_total_num_tokens={tokens}, context_len=32768\n"
+    )
+    log = kvproof.read_log(text)
+    assert log.value("available_kv_memory") == available * 2**30
+    assert log.value("full_tokens") == tokens
+    assert log.value("observed_kv_bytes_per_token") == 15955.85
+
+
+def test_sglangs_free_memory_is_taken_from_the_log() -> None:
+    lines = (
+        "[2026-09-01 TP0] server_args=ServerArgs(model_path='Qwen/Qwen2.5-0.5B-Instruct', "
+        "tp_size=1, mem_fraction_static=0.861, context_length=32768)\n"
+    )
+    begin = "[2026-09-01 TP0] Load weight begin. avail mem=36.55 GB\n"
+    end = (
+        "[2026-09-01 TP0] Load weight end. type=Qwen2ForCausalLM, avail mem=35.57 GB, "
+        "mem usage=0.98 GB.\n"
+    )
+    pool = (
+        "[2026-09-01 TP0] KV Cache is allocated. #tokens: 2658165, K size: 15.21 GB, "
+        "V size: 15.21 GB\n"
+    )
+    for given in (begin, end):
+        report = kvproof.check(lines + given + pool, gpu="A100-40GB")
+        assert any("36.55 GiB, as printed" in text for text in report.assumptions)
+        row = rows(report)["available_kv_memory"]
+        assert abs(row.predicted - row.printed) < 0.01 * row.printed
+
+
+def test_tensorrt_llms_pytorch_backend() -> None:
+    """A public start of gpt-oss-120b on memory shared with the CPU; the last pool counts."""
+    text = (
+        "[TensorRT-LLM] TensorRT LLM version: 1.2.0\n"
+        "[TRT-LLM] [I] Memory dynamically allocated during inference (inside torch) in memory "
+        "usage profiling: 0.85 GiB\n"
+        "[TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 113.65 GiB, "
+        "available KV cache memory when calculating max tokens: 5.95 GiB, fraction is set "
+        "0.8999999761581421, kv size is 73728. device total memory 119.70 GiB, , tmp kv_mem "
+        "0.56 GiB\n"
+        "[TRT-LLM] [I] Estimated max memory in KV cache : 5.95 GiB\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV "
+        "cache (86720).\n"
+    )
+    report = kvproof.check(text, model="openai/gpt-oss-120b")
+    assert report.log.value("temporary_kv") == pytest.approx(0.56 * 2**30)
+    assert report.log.value("activation") == pytest.approx(0.85 * 2**30)
+    assert rows(report)["kv_cache_tokens"].ok
+
+
 def test_tensorrt_llm_pool_is_a_share_of_free_memory() -> None:
     text = (
         "[TensorRT-LLM] TensorRT LLM version: 0.19.0\n"

@@ -13,6 +13,9 @@ from kvproof.observe.figures import Figure, Log
 from kvproof.units import GIB
 
 
+_TOKENS = ("kv_cache_tokens", "full_tokens", "swa_tokens")
+
+
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """The printed bytes of the cache of the rank that decides: value and rounding."""
 
@@ -24,18 +27,37 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 def printed_pool(log: Log) -> Pool | None:
     """The cache's bytes as printed: in one figure, or K and V apart."""
-    whole = log.smallest("available_kv_memory") or log.smallest("kv_size")
+    whole = log.smallest("available_kv_memory") or _target(log, "kv_size")
     if whole is not None:
         return Pool(value=whole.value, low=whole.low, high=whole.high, line=whole.line)
     if log.get("swa_tokens") is not None:
         return _two_pools(log)
-    k, v = log.smallest("k_size"), log.smallest("v_size")
+    k, v = _target(log, "k_size"), _target(log, "v_size")
     if k is not None and v is not None:
         return Pool(value=k.value + v.value, low=k.low + v.low, high=k.high + v.high, line=k.line)
     exact = log.get("kv_tensor_bytes")
     if exact is not None:
         return Pool(value=exact.value, low=exact.low, high=exact.high, line=exact.line)
     return None
+
+
+def _target(log: Log, name: str) -> Figure | None:
+    """The smallest over the ranks; a smaller pool of as many tokens after it is a draft's own."""
+    latest: dict[str | None, Figure] = {}
+    for figure in log.all(name):
+        before = latest.get(figure.worker)
+        if before is None or before.value <= figure.value or not _alike(log, before, figure):
+            latest[figure.worker] = figure
+    return min(latest.values(), key=lambda f: f.value, default=None)
+
+
+def _alike(log: Log, a: Figure, b: Figure) -> bool:
+    """Whether two pools' lines print the same number of tokens."""
+    tokens = [
+        {f.value for f in log.figures if f.line == line and f.name in _TOKENS}
+        for line in (a.line, b.line)
+    ]
+    return bool(tokens[0]) and tokens[0] == tokens[1]
 
 
 def _two_pools(log: Log) -> Pool | None:

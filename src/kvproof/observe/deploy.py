@@ -12,6 +12,7 @@ from kvproof.hardware import Accelerator, accelerator, accelerators
 from kvproof.observe.figures import Log
 from kvproof.observe.flat import caches
 from kvproof.observe.releases import planned_by, rule_sets
+from kvproof.units import GIB
 
 # Two GPUs whose memory differs by less are not told apart by what a log prints of it.
 _SAME_MEMORY = 0.006
@@ -59,6 +60,10 @@ def setup_of(log: Log, gpu: str | None = None, release: str | None = None) -> Se
         assumptions.append(f"no {log.program} version is named: newest rules")
     name = gpu or _gpu_of(log, assumptions)
     flags, dropped = _flags(engine, name, log)
+    free = _free_memory(log)
+    if free is not None and "free_memory" not in flags:
+        flags = {**flags, "free_memory": int(free)}
+        assumptions.append(f"free before the pools are sized: {free / GIB:.2f} GiB, as printed")
     if dropped:
         warnings.append(f"flags left aside: {', '.join(sorted(dropped))}")
     return Setup(
@@ -66,6 +71,24 @@ def setup_of(log: Log, gpu: str | None = None, release: str | None = None) -> Se
         assumptions=tuple(assumptions),
         warnings=tuple(warnings),
     )
+
+
+def _free_memory(log: Log) -> float | None:
+    """What the engine took its share of, on the rank with least: as printed.
+
+    SGLang says what is free when the weights begin to load, or is left after them; TensorRT-LLM
+    what is available for the cache.
+    """
+    if log.engine == "tensorrt_llm":
+        found = log.smallest("available_before_kv")
+        return None if found is None else found.value
+    if log.engine != "sglang":
+        return None
+    before = log.smallest("avail_mem_before")
+    if before is not None:
+        return before.value
+    left, weights = log.smallest("avail_mem_loaded"), log.get("weights")
+    return None if left is None or weights is None else left.value + weights.value
 
 
 def named_release(log: Log) -> str | None:
@@ -76,6 +99,8 @@ def named_release(log: Log) -> str | None:
         from kvproof.engine.ollama.flags import build_name
 
         return build_name(log.version)
+    if log.engine == "llamacpp" and log.version.strip("b0") == "":
+        return None  # a build of unknown commit calls itself 0
     return planned_by(log, log.version) if _reads(f"{log.engine}@{log.version}") else None
 
 

@@ -6,6 +6,8 @@ from kvproof.observe.rows import Row
 
 _RUNNER = "sglang/srt/model_executor/model_runner.py"
 _POOL = "sglang/srt/mem_cache/memory_pool.py"
+_SWA = "sglang/srt/mem_cache/swa_memory_pool.py"
+_CONFIGURATOR = "sglang/srt/model_executor/pool_configurator.py"
 _QUOTED = "quoted"
 
 ROWS = (
@@ -53,10 +55,19 @@ ROWS = (
     Row("available_gpu_mem", r"available_gpu_mem={avail_mem_after:size}", "0.4.7+",
         "sglang/srt/managers/scheduler.py"),
     Row("sliding window memory pool", r"full_layer_tokens={full_tokens:int}, "
-        r"swa_layer_tokens={swa_tokens:int}", "0.5+",
-        "sglang/srt/model_executor/pool_configurator.py"),
+        r"swa_layer_tokens={swa_tokens:int}", "0.5+", _CONFIGURATOR),
+    Row("swakvpool mem usage", r"SWAKVPool mem usage: {kv_size:size}, swa size: {swa_tokens:int}, "
+        r"full size: {full_tokens:int}", "0.5.11+", _SWA),
+    Row("dsv4 pool sizes", r"DSV4 pool sizes: full={full_tokens:int}, swa={swa_tokens:int}",
+        "0.5.12+", _CONFIGURATOR),
+    Row("memory calculation", r"DSV4 memory calculation: .{0,80}?bytes_per_full_token="
+        r"{observed_kv_bytes_per_token:num}", "0.5.12+", _CONFIGURATOR),
+    Row("memory calculation", r"DSV4 memory calculation: .{0,200}?available_bytes="
+        r"{available_kv_memory:size}", "0.5.12+", _CONFIGURATOR),
     Row("larger than the profiled value", r"max_total_tokens={flag.max_total_tokens:int} is "
         r"larger than the profiled value {kv_cache_tokens:int}", "0.4+", _RUNNER),
+    Row("mem_fraction_static=", r"server_args\.mem_fraction_static={flag.mem_fraction_static:num}",
+        "0.5.3+", _RUNNER),
     Row("kv_bytes_per_token", r"kv_bytes_per_token ?= ?{observed_kv_bytes_per_token:num}", "any",
         _QUOTED),
     Row(" slots, ", r"{kv_cache_tokens:int} tokens, {kv_slots:int} slots, all KV tensor bytes "

@@ -48,6 +48,16 @@ ROWS = (
         r"tokens: {available_kv_memory:size}", "0.17+", _TORCH),
     Row("fraction is set", r"fraction is set {flag.free_gpu_memory_fraction:num}", "0.17+",
         _TORCH),
+    Row("kv size per token is", r"kv size per token is {kv_bytes_per_token:num}", "1.3+", _TORCH),
+    Row("estimated max memory in kv", r"estimated max memory in KV cache ?: "
+        r"{available_kv_memory:size}", "0.20+", _TORCH),
+    Row("temporary kv cache memory", r"temporary KV cache memory during profiling.{0,40}? "
+        r"{temporary_kv:size}", "1.3+", _TORCH),
+    Row("tmp kv_mem", r"tmp kv_mem {temporary_kv:size}", "0.17+", _TORCH),
+    Row("dynamically allocated during", r"dynamically allocated during inference "
+        r"\(inside torch\) in memory usage profiling: {activation:size}", "0.17+", _TORCH),
+    Row("primary_blocks:", r"window size ?= ?{window_size:int}, primary_blocks: {num_blocks:int}, "
+        r"secondary_blocks: {host_blocks:int}", "1.0+", _CACHE),
     Row("kv size is", r"kv size is {kv_bytes_per_token:num}", "0.17+", _TORCH),
     Row("device total memory", r"device total memory {total_gpu_memory:size}", "0.17+", _TORCH),
     Row("peak memory during memory usage", r"peak memory during memory usage profiling "
