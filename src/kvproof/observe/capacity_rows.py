@@ -12,7 +12,6 @@ from kvproof.observe.compare import Comparison, compared
 from kvproof.observe.figures import Figure, Log
 from kvproof.units import GIB
 
-
 _TOKENS = ("kv_cache_tokens", "full_tokens", "swa_tokens")
 
 
