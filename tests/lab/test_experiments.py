@@ -50,7 +50,7 @@ def test_a_wrong_prediction_differs_and_an_estimate_does_not():
     made = Experiment(name="x", title="X", question="Q?", columns=("n",), rows=((1,),),
                       checks=(right, near, wrong, guess))  # fmt: skip
     assert not made.holds
-    assert made.verdict == "1 of 3 predictions DIFFER: c; 1 estimates beside them"
+    assert made.verdict == "1 of 3 predictions DIFFER: c; 1 estimate beside them"
     text = experiment_text(made)
     assert "4.500" in text
     assert "a bound" in text

@@ -163,6 +163,24 @@ def test_the_time_of_a_token_lies_between_an_empty_and_a_full_server() -> None:
         assert not row(probe(url, gpu="H100-80GB"), "time per output token").ok
 
 
+def test_the_block_size_is_the_reported_one() -> None:
+    """vLLM on a CPU takes 128 where no flag says so (as a real 0.32 server told)."""
+    pages = vllm_pages()
+    pages["/metrics"] = (
+        b'vllm:cache_config_info{block_size="128",effective_attention_block_size="128",'
+        b'kv_cache_max_concurrency="512.0",kv_cache_memory_bytes="68719476736",'
+        b'kv_cache_size_tokens="524288",num_gpu_blocks="4096",'
+        b'user_specified_block_size="False"} 1.0\n'
+    )
+    pages["/v1/models"] = models(root=MODEL, max_model_len=1024, owned_by="vllm")
+    with serving(pages) as url:
+        found = probe(url)
+    assert found.ok
+    names = {r.name: (r.predicted, r.exact) for r in found.report.rows}
+    assert names["num_blocks"] == (4096, True)
+    assert names["kv_cache_tokens"] == (524_288, True)
+
+
 def test_a_wrong_figure_is_off_and_the_status_says_so() -> None:
     with serving(vllm_pages('kv_cache_size_tokens="222784"')) as url:
         shown = CliRunner().invoke(command, [url], standalone_mode=False)

@@ -60,7 +60,8 @@ def _check(check: Check) -> list[str]:
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    sides = ["---" if name in ("because", "") else "---:" for name in head[1:]]
+    lines = ["| " + " | ".join(head) + " |", "|" + "|".join(["---", *sides]) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 

@@ -26,7 +26,7 @@ def lines(
     predicted: str | None = None,
     scales: tuple[str, str] = ("linear", "linear"),
 ) -> Spec:
-    """`y` against `x`, one line for each `colour`; the field `predicted` black and dashed.
+    """`y` against `x`, one line for each `colour`; the field `predicted` dashed.
 
     `scales` are those of x and y: "linear" from zero, "log" or "log2".
     """
@@ -48,14 +48,14 @@ def lines(
     ]  # fmt: skip
     if predicted:
         far = {"x": across, "y": up | {"field": predicted}}
-        detail = {"detail": {"field": colour}} if colour else {}
-        dashed = {"type": "line", "strokeWidth": 1.5, "strokeDash": [5, 4], "color": "#111111"}
-        layers.append({"mark": dashed, "encoding": far | detail})
+        ink = {"color": series} if series else {"color": {"value": "#111111"}}
+        dashed = {"type": "line", "strokeWidth": 1.5, "strokeDash": [5, 4]}
+        layers.append({"mark": dashed, "encoding": far | ink})
     return _panel(list(records), {"layer": layers})
 
 
 def bars(
-    records: Records, x: str, y: str, *, predicted: str | None = None, form: str = ",.4~g"
+    records: Records, x: str, y: str, *, predicted: str | None = None, form: str = ",~r"
 ) -> Spec:
     """Horizontal bars of `y` with their values, a black tick where `predicted` says."""
     where: Spec = {"field": x, "type": "nominal", "title": None, "sort": None, "axis": _AXIS}

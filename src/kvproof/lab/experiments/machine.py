@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,28 @@ def matmul_rate(size: int = 1024, rounds: int = 5) -> float:
 
 def kernels() -> Machine:
     """The decode kernels' roofline, as the planner's time model takes it."""
-    return Machine(bandwidth=read_bandwidth(), flops=2 * fma_peak())
+    return _kernels(torch_threads())
 
 
 def whole() -> Machine:
     """A whole model's roofline: weights come from memory, products go through torch."""
-    return Machine(bandwidth=read_bandwidth(), flops=matmul_rate())
+    return _whole(torch_threads())
+
+
+@lru_cache(maxsize=4)
+def _kernels(threads: int) -> Machine:
+    return Machine(bandwidth=_bandwidth(threads), flops=2 * fma_peak())
+
+
+@lru_cache(maxsize=4)
+def _whole(threads: int) -> Machine:
+    return Machine(bandwidth=_bandwidth(threads), flops=matmul_rate())
+
+
+@lru_cache(maxsize=4)
+def _bandwidth(threads: int) -> float:
+    """Measured once a process and number of threads."""
+    return read_bandwidth()
 
 
 def said(machine: Machine) -> str:

@@ -81,7 +81,7 @@ def quantize(*, tokens: int = 384, pairs: tuple[tuple[str, str], ...] = _PAIRS,
         checks=(*checks, _total(checks, "pairs of types")),
         chart=charts.above(
             charts.bars(records, "keys / values", "bytes a token",
-                        predicted="planned bytes a token", form=",d"),
+                        predicted="planned bytes a token", form=",~r"),
             charts.bars(records, "keys / values", "KL divergence (nats)"),
             charts.bars(records, "keys / values", "perplexity"),
         ),

@@ -70,7 +70,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         judged = [check for check in self.checks if check.tolerance is not None]
         wrong = [check.name for check in judged if not check.holds]
         estimates = len(self.checks) - len(judged)
-        beside = f"; {estimates} estimates beside them" if estimates else ""
+        word = "estimate" if estimates == 1 else "estimates"
+        beside = f"; {estimates} {word} beside them" if estimates else ""
         if wrong:
             return f"{len(wrong)} of {len(judged)} predictions DIFFER: {', '.join(wrong)}{beside}"
         return f"All {len(judged)} predictions hold{beside}."

@@ -1,9 +1,10 @@
 """vLLM's pages, and those of servers that speak its names (the lab's own does).
 
 /metrics has one line of settled configuration, `vllm:cache_config_info`, whose labels are the
-fields of CacheConfig after start-up (vllm/config/cache.py: metrics_info), from 0.24 on with the
-tokens and the concurrency that the log prints. `block_size` there is the smallest of the groups'
-block sizes, the scheduler's unit. Newer servers add `vllm:vllm_config_info` with every other part
+fields of CacheConfig after start-up (vllm/config/cache.py: metrics_info), in newer releases with
+the tokens and the concurrency that the log prints. `block_size` there is the smallest of the
+groups' block sizes, the scheduler's unit (v1/engine/core.py). Blocks are taken as reported: the
+platform chooses them where no flag does, and no page tells the platform. Newer servers add `vllm:vllm_config_info` with every other part
 of the configuration under `PART_config_FIELD`.
 """
 
@@ -46,6 +47,8 @@ _PARTS = {
     "scheduler": ("max_num_seqs", "max_num_batched_tokens"),
     "model": ("max_model_len", "dtype", "quantization"),
 }  # fmt: skip
+# What attention layers were settled on (0.32 on), else the smallest block of all groups.
+_BLOCKS = ("effective_attention_block_size", "block_size")
 _BYTES = ("kv_cache_memory_bytes", "cpu_kvcache_space_bytes")
 
 
@@ -120,8 +123,7 @@ def _lab_flags(labels: Mapping[str, str]) -> dict[str, Any]:
 
 def _flags(pages: Pages, metrics: Metrics, labels: Mapping[str, str]) -> dict[str, Any]:
     out = {flag: _value(labels[label]) for label, flag in _FLAGS.items() if label in labels}
-    if labels.get("user_specified_block_size", "True") == "True":
-        out["block_size"] = count_of(labels.get("block_size"))
+    out["block_size"] = next((n for label in _BLOCKS if (n := count_of(labels.get(label)))), None)
     if count_of(labels.get("cpu_kvcache_space_bytes")):
         out["device"] = "cpu"
     entry = next(iter(models_of(pages)), {})
