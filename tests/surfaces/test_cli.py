@@ -13,8 +13,10 @@ COMMANDS = ("plan", "cache", "compare", "capacity", "models", "gpus")
 LLAMA = "meta-llama/Llama-3.1-8B"
 
 
-def kvproof(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-m", "kvproof", *args]
+def kvproof(
+    *args: str, stdin: str | None = None, warnings: str = "error"
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", warnings, "-m", "kvproof", *args]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, input=stdin
     )
@@ -57,6 +59,34 @@ def test_json_is_one_document_with_origins() -> None:
     assert kv in [term["value"] for term in terms]
     assert [row["context"] for row in document["result"]["rows"]] == [4096, 8192, 32768, 131072]
     assert all(isinstance(row["bytes_per_sequence"], int) for row in document["result"]["rows"])
+
+
+def test_warnings_are_in_the_document_too() -> None:
+    args = ["--gpu", "H100-80GB", "--json", "--contexts", "4k"]
+    done = kvproof(LLAMA, *args, "--engine", "vllm@99.1", warnings="default")
+    heard = json.loads(done.stdout)["warnings"]
+    assert any("newer than the newest rules" in line for line in heard)
+    words = ["vllm", "serve", LLAMA, "--max-model-len", "4096", "--max-model-len", "8192"]
+    done = kvproof("plan", *args, "--", *words)
+    document = json.loads(done.stdout)
+    assert any("given twice" in line for line in document["warnings"])
+    assert document["inputs"]["engine"] == {"value": "vllm", "origin": "flag"}
+    assert document["inputs"]["flags"]["value"] == {"max_model_len": 8192}
+
+
+def test_models_of_ollama_are_served_by_ollama(tmp_path: Path) -> None:
+    done = kvproof("plan", "ollama:none", "--gpu", "L40S", "--json")
+    assert done.returncode == 2
+    assert "ollama pull none" in json.loads(done.stderr)["error"]["hint"]
+
+
+def test_an_engines_own_name_for_kvproofs_settings() -> None:
+    done = kvproof(LLAMA, "--gpu", "H100-80GB", "--engine", "llamacpp", "--max-model-len", "8k",
+                   "--kv-dtype", "q8_0")  # fmt: skip
+    assert "--ctx-size 8192" in done.stdout
+    assert "--cache-type-v q8_0" in done.stdout
+    done = kvproof(LLAMA, "--gpu", "H100-80GB", "--engine", "llamacpp", "--tp", "2")
+    assert done.returncode == 2
 
 
 def test_explain_prints_formulas() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import click
 import msgspec
 
 SCHEMA_VERSION = 1
+# Where a command's context keeps the warnings that the library gave while it ran.
+HEARD = "kvproof.heard"
 
 # Derived values that belong in the document beside the stored fields.
 _PROPERTIES = {
@@ -55,9 +58,14 @@ def document(
         "inputs": {k: {"value": plain(v), "origin": o} for k, (v, o) in inputs.items()},
         "assumptions": list(assumptions),
         "result": plain(result),
-        "warnings": list(warnings),
+        "warnings": list(dict.fromkeys([*_heard(), *warnings])),
     }
     return _written(whole)
+
+
+def _heard() -> list[str]:
+    context = click.get_current_context(silent=True)
+    return [] if context is None else list(context.meta.get(HEARD, ()))
 
 
 def error_document(message: str, hint: str | None, code: int, command: str = "") -> str:

@@ -13,6 +13,7 @@ import click
 
 from kvproof import __version__
 from kvproof.errors import KvproofError, UsageError
+from kvproof.surfaces.document import HEARD
 
 # name -> (module, one line of help): known without importing any of them.
 COMMANDS = {
@@ -127,7 +128,10 @@ def _run(args: list[str]) -> int:
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning of the library as one line."""
+    """A warning of the library as one line, kept for the JSON document too."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta.setdefault(HEARD, []).append(str(message))
     click.echo(f"note: {message}", err=True)
 
 
