@@ -38,12 +38,13 @@ _WORKER = Path(__file__).parent / "vllm_planner" / "ask.py"
 _KINDS = {
     "FullAttentionSpec": "full", "MLAAttentionSpec": "latent", "SlidingWindowSpec": "sliding",
     "SlidingWindowMLASpec": "sliding_latent", "ChunkedLocalAttentionSpec": "chunked",
-    "MambaSpec": "state", "CrossAttentionSpec": "cross",
+    "MambaSpec": "state", "CrossAttentionSpec": "cross", "CircularBufferSpec": "ring",
 }  # fmt: skip
 _FIELDS = (
     "max_model_len", "num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency",
 )  # fmt: skip
 _SETTINGS = ("max_num_batched_tokens", "max_num_seqs", "max_in_flight_tokens")
+_SHORT = 5000
 _OFFLINE = (
     "repository", "failed to be inspected", "does not recognize this architecture",
     "not compiled with CUDA", "needs a GPU", "preprocessor_config", "AttributeError",
@@ -174,17 +175,28 @@ def main() -> int:
 
 
 def save(path: Path, cases: list[dict[str, Any]], answers: list[dict[str, Any]]) -> None:
-    """Write the cases that were asked with their answers, each config once, a case a line."""
-    rows = []
+    """Write the cases that could be asked with their answers, each config once, a case a line.
+
+    Configs of more than a few kB, lists of quantized layers most of all, are left out.
+    """
+    rows, known = [], {}
     for case, answer in zip(cases, answers, strict=True):
+        if ("refused" in answer and not askable(answer)) or not _short(case["config"]):
+            continue
+        name = case["model"] + (" quantized" if "quantization_config" in case["config"] else "")
+        known[name] = case["config"]
         kept = {key: value for key, value in case.items() if key != "config"}
-        rows.append(json.dumps({**kept, "answer": answer}))
-    known = json.dumps({case["model"]: case["config"] for case in cases})
+        answer = {key: value for key, value in answer.items() if key != "places"}
+        rows.append(json.dumps({**kept, "model": name, "answer": answer}))
     body = ",\n".join(rows)
     path.write_text(
-        f'{{"made_by": "scripts/oracle_vllm.py", "vllm": "0.32.0",\n"configs": {known},\n'
-        f'"cases": [\n{body}\n]}}\n'
+        f'{{"made_by": "scripts/oracle_vllm.py", "vllm": "0.32.0",\n"configs": '
+        f'{json.dumps(known)},\n"cases": [\n{body}\n]}}\n'
     )
+
+
+def _short(config: dict[str, Any]) -> bool:
+    return len(json.dumps(config)) < _SHORT
 
 
 def load(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -8,31 +8,14 @@ from typing import Any
 
 import pytest
 from tests.conftest import GROUND_TRUTH
+from tests.engine.vllm_truth import capacity_of, check, name_of
 
 import kvproof
 from kvproof.engine import vllm
 from kvproof.engine.vllm.versions import CHANGES, parse_version, rules_at, rules_for
 from kvproof.errors import KvproofError, UsageError
 
-KINDS = {
-    "FullAttentionSpec": "full", "MLAAttentionSpec": "latent", "SlidingWindowSpec": "sliding",
-    "SlidingWindowMLASpec": "sliding_latent", "ChunkedLocalAttentionSpec": "chunked",
-    "MambaSpec": "state",
-}  # fmt: skip
 TRUTH = json.loads((GROUND_TRUTH / "vllm_cases.json").read_text())
-
-
-def capacity_of(case: dict[str, Any]) -> vllm.VllmCapacity:
-    model = kvproof.load_model(TRUTH["configs"][case["model"]])
-    deployment = kvproof.Deployment(
-        "vllm@0.32", case["gpu"], usage_context=case["usage_context"], **case["flags"]
-    )
-    return vllm.capacity(model, deployment, case["kv_bytes"])
-
-
-def name_of(case: dict[str, Any]) -> str:
-    flags = ",".join(f"{key}={value}" for key, value in case["flags"].items())
-    return f"{case['model']}-{case['gpu']}-{flags}"
 
 
 OWN = ("ValidationError", "AssertionError", "ZeroDivisionError", "NotImplementedError")
@@ -42,25 +25,10 @@ ANSWERED = [case for case in TRUTH["cases"] if "refused" not in case["answer"]]
 
 @pytest.mark.parametrize("case", ANSWERED, ids=name_of)
 def test_every_figure_equals_the_planner(case: dict[str, Any]) -> None:
-    real, own = case["answer"], capacity_of(case)
-    assert own.max_num_batched_tokens == real["max_num_batched_tokens"]
-    assert own.max_num_seqs == real["max_num_seqs"]
-    assert own.max_in_flight_tokens == real["max_in_flight_tokens"]
-    assert own.max_model_len == real["max_model_len"]
-    if "error" in real:
-        assert not own.fits
-        assert own.error == real["error"]
-        return
-    assert own.fits
-    assert own.error is None
-    figures = ("num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency")
-    assert {key: getattr(own, key) for key in figures} == {key: real[key] for key in figures}
-    groups = [
-        [g.kind, g.layers, g.block_size, g.page_bytes, g.blocks_per_sequence, g.group_page_bytes]
-        for g in own.groups
-    ]
-    assert groups == [[KINDS[kind], *rest] for kind, *rest in real["groups"]]
-    assert own.attention_backend in real["backends"]
+    own = capacity_of(TRUTH["configs"], case)
+    check(own, case["answer"])
+    if "error" not in case["answer"]:
+        assert own.attention_backend in case["answer"]["backends"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +38,7 @@ def test_every_figure_equals_the_planner(case: dict[str, Any]) -> None:
 )
 def test_what_vllm_refuses_is_refused(case: dict[str, Any]) -> None:
     with pytest.raises(KvproofError):
-        capacity_of(case)
+        capacity_of(TRUTH["configs"], case)
 
 
 def llama(**flags: Any) -> vllm.VllmCapacity:

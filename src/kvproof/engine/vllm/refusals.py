@@ -44,6 +44,12 @@ def check_architecture(model: Model, rules: Rules) -> None:
             f"vLLM runs {model.architecture} up to {last} only",
             hint=f"name that release: vllm@{last}",
         )
+    windows = {isinstance(slot, SlidingSlot) for slot in model.slots}
+    if model.architecture == "Qwen2ForCausalLM" and len(windows) > 1:  # models/qwen2.py
+        raise UsageError(
+            f"vLLM's Qwen2 takes a window for all layers or none, {model.name} has it for some",
+            hint="set use_sliding_window=false or max_window_layers in the config",
+        )
 
 
 def check_state_flags(

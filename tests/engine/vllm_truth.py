@@ -1,0 +1,47 @@
+"""Answers of vLLM's planner as test cases, and kvproof's figures beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kvproof
+from kvproof.engine import vllm
+
+KINDS = {
+    "FullAttentionSpec": "full", "MLAAttentionSpec": "latent", "SlidingWindowSpec": "sliding",
+    "SlidingWindowMLASpec": "sliding_latent", "ChunkedLocalAttentionSpec": "chunked",
+    "MambaSpec": "state", "CrossAttentionSpec": "cross", "CircularBufferSpec": "ring",
+}  # fmt: skip
+SETTINGS = ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_in_flight_tokens")
+FIGURES = ("num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency")
+
+
+def capacity_of(configs: dict[str, Any], case: dict[str, Any]) -> vllm.VllmCapacity:
+    """What kvproof says to a case; `configs` by the case's name of its model."""
+    flags = dict(case["flags"], usage_context=case["usage_context"])
+    if "draft" in case:
+        flags["speculative_config"] = {**flags["speculative_config"], "model": case["draft"]}
+    deployment = kvproof.Deployment("vllm@0.32", case["gpu"], **flags)
+    model = kvproof.load_model(configs[case["model"]])
+    return vllm.capacity(model, deployment, case["kv_bytes"])
+
+
+def name_of(case: dict[str, Any]) -> str:
+    """The case as the name of a test."""
+    flags = ",".join(f"{key}={value}" for key, value in case["flags"].items())
+    return f"{case['model']}-{case['gpu']}-{flags}"
+
+
+def check(own: vllm.VllmCapacity, real: dict[str, Any]) -> None:
+    """Every figure equals the planner's, or its error does."""
+    assert {key: getattr(own, key) for key in SETTINGS} == {key: real[key] for key in SETTINGS}
+    assert own.error == real.get("error")
+    assert own.fits == ("error" not in real)
+    if "error" in real:
+        return
+    assert {key: getattr(own, key) for key in FIGURES} == {key: real[key] for key in FIGURES}
+    groups = [
+        [g.kind, g.layers, g.block_size, g.page_bytes, g.blocks_per_sequence, g.group_page_bytes]
+        for g in own.groups
+    ]
+    assert groups == [[KINDS[kind], *rest] for kind, *rest in real["groups"]]
