@@ -239,6 +239,8 @@ def test_llamacpps_variables_are_options() -> None:
          "https://huggingface.co/o/n/resolve/main/f.gguf"),
         ("ollama run llama3.2:3b --verbose", "ollama:llama3.2:3b"),
         ("OLLAMA_CONTEXT_LENGTH=8192 ollama serve", None),
+        ("docker exec -it ollama ollama run llama3.2", "ollama:llama3.2"),
+        ("docker run -d --name ollama ollama/ollama:0.12.1", None),
     ],
 )  # fmt: skip
 def test_where_the_model_is_named(text: str, model: str | None) -> None:
@@ -285,3 +287,11 @@ def test_kvproofs_own_settings_have_each_engines_names() -> None:
 def test_releases_of_images(image: str, engine: str) -> None:
     read = read_command(f"docker run {image} --model a/b")
     assert str(read.deployment.engine) == engine
+
+
+def test_options_that_are_not_followed_are_said() -> None:
+    found = read_command("llama-server -m m.gguf -ot '.ffn_.*_exps.=CPU' --mmproj p.gguf --mlock")
+    assert found.notes == (
+        "-ot moves tensors between devices: not computed",
+        "--mmproj loads a projector beside the model: not computed",
+    )

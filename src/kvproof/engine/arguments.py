@@ -62,6 +62,7 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     computed with, None for one that is not (`decides`). `model` makes the model's name of the
     options in `model_options` and the words that stand alone. `before` gives words that count
     as if they stood in front: from the environment. `config_options` name a file of options.
+    `unfollowed` are options that change memory in ways that are not computed, and what they do.
     """
 
     option: Callable[[str], Option]
@@ -73,6 +74,7 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     config_options: tuple[str, ...] = ()
     before: Callable[[Words], Sequence[str]] = no_words
     image: re.Pattern[str] | None = None
+    unfollowed: Mapping[str, str] = {}
 
 
 class _Reading:
@@ -114,6 +116,9 @@ class _Reading:
             self.named[option.name] = values[0]
         elif not grammar.decides(option.name):
             self.ignored.append(option.name)
+            if option.name in grammar.unfollowed:
+                word = option.word.partition("=")[0][:60]
+                self.notes.append(f"{word} {grammar.unfollowed[option.name]}: not computed")
         elif option.path:
             _nest(self.flags, option, values)
         else:

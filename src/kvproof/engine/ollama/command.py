@@ -15,7 +15,7 @@ from kvproof.errors import UsageError
 from kvproof.model.ollama_store import manifest_path
 
 _PREFIX = "OLLAMA_"
-_VERBS = ("run", "pull", "show", "launch")
+_VERBS = ("run", "pull", "show", "launch", "serve", "start")
 _IMAGE = re.compile(r"(?:^|/)ollama/ollama(?::v?(\d+\.\d+[\w.]*)(?:-[\w.]+)?|:[\w.-]+)?$")
 _STORE = "models"
 
@@ -23,7 +23,8 @@ _STORE = "models"
 def _start(words: Words) -> int | None:
     image = None
     for i, word in enumerate(words.words):
-        if word.rsplit("/", 1)[-1] == "ollama" and not word.startswith("ollama/"):
+        following = words.words[i + 1 : i + 2]
+        if word.rsplit("/", 1)[-1] == "ollama" and following and following[0] in _VERBS:
             return i + 1
         if image is None and _IMAGE.search(word):
             image = i + 1
@@ -52,7 +53,7 @@ def _read(option: Option, values: Sequence[str]) -> Any:
 
 def _model(named: Mapping[str, str], alone: Sequence[str]) -> str | None:
     """The model of `run`, in the local store (another one where OLLAMA_MODELS is set)."""
-    if len(alone) < 2 or alone[0] not in _VERBS:
+    if len(alone) < 2 or alone[0] not in _VERBS[:4]:
         return None
     store = Path(named.get(_STORE) or "/nowhere")
     return str(manifest_path(alone[1], store)) if store.is_dir() else f"ollama:{alone[1]}"
