@@ -30,6 +30,7 @@ from kvproof.engine.vllm.profile import (
     fused_reduce,
     graph_count,
     quantities,
+    scan_bytes,
 )
 from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.runners import charges_graphs
@@ -58,6 +59,8 @@ class Row:
     settings: Settings
     logits: float
     layer: float
+    held: float
+    image: float
     features: np.ndarray[Any, Any]
     taken: float
     """Memory x utilization, less weights and the cache."""
@@ -82,14 +85,17 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
         share = float(point.flags.get("gpu_memory_utilization", settings.rules.utilization))
         sizes = quantities(model, settings)
         charged = charges_graphs(model, settings)
+        known = sizes.workspace + charged * scan_bytes(model, settings)
         out.append(
             Row(
                 point=point,
                 settings=settings,
                 logits=sizes.logits / GIB,
                 layer=sizes.layer_bytes / GIB,
+                held=sizes.held_bytes / GIB,
+                image=sizes.image_bytes / GIB,
                 features=_features(settings, sizes, memory, charged),
-                taken=memory * share - kv - (seen or weights) - sizes.workspace / GIB,
+                taken=memory * share - kv - (seen or weights) - known / GIB,
                 weights_known=bool(seen) and abs(weights / seen - 1) < 0.1,
             )
         )
@@ -169,7 +175,7 @@ def era_of(row: Row) -> str:
 
 
 def activation(row: Row, sampler: dict[str, float]) -> float:
-    return max(row.logits * sampler[era_of(row)], row.layer)
+    return max(max(row.logits * sampler[era_of(row)], row.layer) + row.held, row.image)
 
 
 def _sampler(rows: list[Row], era: str) -> float:
@@ -180,6 +186,7 @@ def _sampler(rows: list[Row], era: str) -> float:
         if era_of(row) == era
         and row.point.observed.get("peak_activation_gib")
         and row.logits * _SAMPLER_PRIOR[era] > 2 * row.layer
+        and not row.held
         and row.settings.ranks == 1
     ]
     return round(statistics.median(found), 1) if len(found) > 1 else _SAMPLER_PRIOR[era]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kvproof
 from kvproof.engine import vllm
-from kvproof.engine.vllm.profile import graph_count
+from kvproof.engine.vllm.profile import graph_count, scan_bytes
 from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.settings import settle
 from kvproof.errors import UsageError
@@ -332,3 +332,38 @@ def test_the_context_lies_outside_the_requested_share() -> None:
     assert wide["CUDA context"].value == pytest.approx(0.56 * GIB, abs=1)
     assert full["CUDA context"].value <= 0.001 * 85.1e9
     assert full["left unused"].value == 0
+
+
+def test_an_image_is_held_while_the_decoder_runs() -> None:
+    """Qwen3-VL: 16.8 M pixels in f32 for two frames, 16,384 embeddings for four layers."""
+    name = "Qwen/Qwen3-VL-30B-A3B-Instruct"
+    with_image, without = (
+        _activations(name, "0.18", "H200", language_model_only=only) for only in (False, True)
+    )
+    inputs = 16_777_216 * 3 * 2 * 4
+    embeddings = 16_384 * 2048 * 4 * 2
+    assert with_image - without == inputs + embeddings
+
+
+def _activations(name: str, release: str, gpu: str, **flags: Any) -> int:
+    model = kvproof.load_model(name, offline=True)
+    deployment = kvproof.Deployment(f"vllm@{release}", gpu, **flags)
+    return next(
+        int(t.value) for t in vllm.budget(model, deployment).terms if t.name == "activations"
+    )
+
+
+def test_the_first_graph_of_a_hybrid_is_charged_a_scan() -> None:
+    """vllm#54775: 72 KiB a token of 48 heads; vllm#50780: from 0.26 on, with the batch's tokens."""
+    model = kvproof.load_model("Qwen/Qwen3.5-27B", offline=True)
+    sizes = {}
+    for release in ("0.25", "0.27"):
+        for tokens in (2048, 8192):
+            d = kvproof.Deployment(f"vllm@{release}", "RTX-5090", max_num_batched_tokens=tokens)
+            sizes[release, tokens] = scan_bytes(model, settle(model, d))
+    assert sizes == {
+        ("0.25", 2048): 0,
+        ("0.25", 8192): 0,
+        ("0.27", 2048): 2048 * 72 * 1024,
+        ("0.27", 8192): 8192 * 72 * 1024,
+    }

@@ -45,7 +45,7 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     weights = rank_weights(model, settings, _own_stages(deployment, settings))
     terms += _weight_terms(weights, settings)
     parts = [*run_parts(model, settings, memory), *_optional(model, settings)]
-    graphs = graph_part(settings)
+    graphs = graph_part(model, settings)
     if graphs is not None and charges_graphs(model, settings):
         parts.append(graphs)
     terms += [_term(part) for part in parts]

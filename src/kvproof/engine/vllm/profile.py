@@ -15,16 +15,18 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.vllm.images import held_bytes, image_bytes
 from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
 from kvproof.engine.vllm.settings import Settings
+from kvproof.kinds import RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
 
 _LARGE_GPU = 40 * GIB
 _MOST_GRAPHS = 512
+_SCANNED, _CHUNK = ("gdn", "kda"), 64
+"""Mixers whose prefill is a chunked scan, and its chunk."""
 _DATA = Path(__file__).with_name("data") / "budget.json"
-_QWEN_PIXELS = {"qwen2": 12_845_056, "qwen2_5": 12_845_056, "qwen3": 16_777_216}
-"""The largest image that Qwen's processors let through; the encoder is profiled with one."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,9 @@ class Quantities(msgspec.Struct, frozen=True, kw_only=True):
 
     logits: int
     layer_bytes: int
+    image_bytes: int
+    held_bytes: int
+    """An image's inputs and embeddings, held while the decoder runs."""
     expert_bytes: int
     workspace: int
     encoders: bool
@@ -59,37 +64,17 @@ def quantities(model: Model, settings: Settings) -> Quantities:
     """Logits of the dummy sampler, bytes of a layer's states, bytes of experts' inputs."""
     tokens = settings.max_num_batched_tokens
     rows = min(settings.max_num_seqs, tokens)
-    layer = max(layer_bytes(model, settings), _image_bytes(model, settings))
     experts = tokens * model.experts_per_token * model.hidden_size * 2
     return Quantities(
         logits=rows * model.vocab_size,
-        layer_bytes=layer,
+        layer_bytes=layer_bytes(model, settings),
+        image_bytes=image_bytes(model, settings),
+        held_bytes=held_bytes(model, settings),
         expert_bytes=experts,
         workspace=sparse_workspace(model, settings),
         encoders=_has_encoders(model) and not settings.flags.get("language_model_only"),
         quantized_experts=_fp8_experts(model),
     )
-
-
-def _image_bytes(model: Model, settings: Settings) -> int:
-    """Peak of the encoder's own run over one largest image, which ends before the decoder's.
-
-    Two inner states (before and after the activation, shared out over the ranks) and three hidden
-    ones of every patch.
-    """
-    vision = model.config.get("vision_config")
-    if not isinstance(vision, dict) or settings.flags.get("language_model_only"):
-        return 0
-    family = str(model.config.get("model_type", ""))
-    pixels = next((n for key, n in sorted(_QWEN_PIXELS.items(), reverse=True)
-                   if family.startswith(f"{key}_")), 0)  # fmt: skip
-    patch, hidden, inner = (
-        vision.get(key) for key in ("patch_size", "hidden_size", "intermediate_size")
-    )
-    if not (pixels and isinstance(patch, int) and patch > 0 and isinstance(hidden, int)):
-        return 0
-    inner = inner if isinstance(inner, int) else 4 * hidden
-    return pixels // patch**2 * (2 * inner // settings.ranks + 3 * hidden) * 2
 
 
 def _has_encoders(model: Model) -> bool:
@@ -130,20 +115,24 @@ def _part(name: str, gib: float, formula: str, doubt: float) -> Part:
 
 def _activation(settings: Settings, sizes: Quantities) -> Part:
     each = sampler_bytes(settings)
-    sampler = sizes.logits * each
+    sampler = round(sizes.logits * each)
+    decoder = max(sampler, sizes.layer_bytes) + sizes.held_bytes
+    if sizes.image_bytes > decoder:
+        formula = f"a largest image through the encoder: {sizes.image_bytes:,} B"
+        return _activations(sizes.image_bytes, formula, 0.15)
+    held = f" + {sizes.held_bytes:,} B of an image held meanwhile" if sizes.held_bytes else ""
     if sampler >= sizes.layer_bytes:
-        formula = f"dummy sampler: {sizes.logits:,} logits x {each:g} B"
-        return Part(name="activations", value=round(sampler), formula=formula, doubt=0.06 * sampler)
+        formula = f"dummy sampler: {sizes.logits:,} logits x {each:g} B{held}"
+        return _activations(decoder, formula, 0.06)
     formula = (
-        f"a batch of {settings.max_num_batched_tokens:,} tokens through the widest layer, "
-        f"or an image through the encoder: {sizes.layer_bytes:,} B"
+        f"a batch of {settings.max_num_batched_tokens:,} tokens through the layer that holds most: "
+        f"{sizes.layer_bytes:,} B{held}"
     )
-    return Part(
-        name="activations",
-        value=sizes.layer_bytes,
-        formula=formula,
-        doubt=0.15 * sizes.layer_bytes,
-    )
+    return _activations(decoder, formula, 0.15)
+
+
+def _activations(value: int, formula: str, doubt: float) -> Part:
+    return Part(name="activations", value=value, formula=formula, doubt=doubt * value)
 
 
 def _framework(settings: Settings) -> Part:
@@ -229,7 +218,24 @@ def _sizes_up_to(most: int) -> int:
     return small + len(range(8, min(most + 1, 256), 8)) + len(range(256, most + 1, 16))
 
 
-def graph_part(settings: Settings) -> Part | None:
+def scan_bytes(model: Model, settings: Settings) -> int:
+    """What a prefill's scan of a whole batch takes, charged as if the first graph kept it.
+
+    For every head and token: the states at chunks' ends, three rows of values, and the chunk's
+    matrix in f32. Sources: reports vllm#50780, vllm#54775 (72 KiB a token of 48 heads), from 0.26
+    on.
+    """
+    if settings.rules.version < (0, 26, 0):
+        return 0
+    slots = [s for s in model.slots if isinstance(s, RecurrentSlot) and s.mixer in _SCANNED]
+    if not slots:
+        return 0
+    heads, keys, values = slots[0].shape
+    each = keys * values * 2 // _CHUNK + 3 * values * 2 + _CHUNK * 4
+    return settings.max_num_batched_tokens * heads // settings.ranks * each
+
+
+def graph_part(model: Model, settings: Settings) -> Part | None:
     """CUDA graphs: a charge on the budget where the release estimates them.
 
     The estimate is the first graph, which sizes the pool, and a sample times the others (vllm
@@ -241,8 +247,11 @@ def graph_part(settings: Settings) -> Part | None:
     count = graph_count(settings)
     each = float(table["each"]) + float(table["each_log2_ranks"]) * math.log2(settings.ranks)
     value = float(table["first"]) + each / 1024 * (count - 1)
+    scan = scan_bytes(model, settings)
+    more = f" + {scan:,} B of a scan" if scan else ""
+    value += scan / GIB
     formula = (
         f"first {float(table['first']):g} GiB + {each:.2f} MiB x {count - 1} others on "
-        f"{settings.ranks} ranks = {value:.2f} GiB (fitted)"
+        f"{settings.ranks} ranks{more} = {value:.2f} GiB (fitted)"
     )
     return _part("CUDA graphs", value, formula, 0.5 * value)
