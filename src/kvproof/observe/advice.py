@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from kvproof.engine.base import Capacity, Deployment, engine_module
 from kvproof.errors import KvproofError
 from kvproof.model.types import Model
+from kvproof.observe.advice_local import local_advice
+from kvproof.observe.advice_start import fraction_advice, load_advice, refused_advice
 from kvproof.observe.capacity_rows import printed_pool
 from kvproof.observe.figures import Log
 from kvproof.units import GIB, show_bytes
 
 _LENGTH = {"vllm": "--max-model-len", "sglang": "--context-length", "tensorrt_llm": "--max_seq_len"}
-_FRACTION = "mem_fraction_static"
 _SHARE = {
-    "vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static",
-    "tensorrt_llm": "--kv_cache_free_gpu_memory_fraction",
-}  # fmt: skip
+    "vllm": ("--gpu-memory-utilization", "gpu_memory_utilization"),
+    "sglang": ("--mem-fraction-static", "mem_fraction_static"),
+    "tensorrt_llm": ("--kv_cache_free_gpu_memory_fraction", "free_gpu_memory_fraction"),
+}
+_ROOM = 256 * 2**20
 
 
 def fits(log: Log) -> bool:
@@ -24,30 +29,38 @@ def fits(log: Log) -> bool:
 
 def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tuple[str, ...]:
     """Changes that would make it fit, cheapest first, each with its amount."""
-    if fits(log) or log.engine == "llamacpp":
-        return _local(log)
+    if log.engine == "llamacpp":
+        return local_advice(log)
+    if fits(log):
+        return ()
     blocks, seqs = log.value("mamba_blocks"), log.flags.get("max_num_seqs")
     if blocks:
         return (f"--max-num-seqs {int(blocks)} (it is {seqs}): one state block a request",)
+    for special in (refused_advice(log), fraction_advice(log, model, deployment)):
+        if special:
+            return special
     if log.value("oom_request") is not None:
-        return _out_of_memory(log)
+        late = printed_pool(log) is not None
+        return _out_of_memory(log) if late else load_advice(log, model, deployment)
     short = shortfall(log, model, deployment)
     return (*_length(log, model, deployment), *_utilization(log, short), *_memory(log, short))
 
 
-_ROOM = 256 * 2**20
+def _share_of(log: Log) -> float:
+    given = log.flags.get(_SHARE[log.engine][1])
+    return float(given) if isinstance(given, int | float) else 0.9
 
 
 def _out_of_memory(log: Log) -> tuple[str, ...]:
     """An allocation failed after the sizing: the share has to leave room for it."""
     asked, free = log.value("oom_request") or 0, log.value("oom_free") or 0
     total, short = log.value("total_gpu_memory"), max(0.0, asked - free) + _ROOM
-    given = log.flags.get("gpu_memory_utilization" if log.engine == "vllm" else _FRACTION)
-    share = float(given) if isinstance(given, int | float) else 0.9
+    flag, share = _SHARE[log.engine][0], _share_of(log)
     if not total:
-        return (f"leave {show_bytes(short)} more free: lower {_SHARE[log.engine]}",)
+        return (f"leave {show_bytes(short)} more free: lower {flag}",)
+    lower = math.floor(1000 * (share - short / total)) / 1000
     return (
-        f"{_SHARE[log.engine]} {share - short / total - 0.0005:.3f} (it is {share:g}): "
+        f"{flag} {lower:.3f} (it is {share:g}): "
         f"{show_bytes(asked)} did not fit in {show_bytes(free)}; something outside the budget "
         "(graphs, other processes, a larger batch) took the rest",
     )
@@ -57,14 +70,20 @@ def shortfall(log: Log, model: Model | None, deployment: Deployment | None) -> f
     """Bytes a GPU that are missing for one request of full length."""
     pool = printed_pool(log)
     needed = log.value("kv_needed")
-    if needed is None and model is not None and deployment is not None and pool is not None:
-        needed = _needed(model, deployment)
-    if needed is None or pool is None:
+    if needed is None and model is not None and deployment is not None:
+        needed = needed_bytes(model, deployment)
+    if needed is None:
         return None
-    return max(0.0, needed - pool.value) or None
+    if pool is not None:
+        return max(0.0, needed - pool.value) or None
+    held, length = log.value("kv_cache_tokens"), log.flags.get(_flag(log))
+    if held and isinstance(length, int) and length > held:  # V0 names both lengths, no bytes
+        return float(needed) * (1 - held / length)
+    return None
 
 
-def _needed(model: Model, deployment: Deployment) -> float | None:
+def needed_bytes(model: Model, deployment: Deployment) -> float | None:
+    """Bytes of the cache for one request of full length, the null block included."""
     try:
         plan: Capacity = engine_module(deployment.engine.name).capacity(model, deployment, GIB)
     except KvproofError:
@@ -72,9 +91,14 @@ def _needed(model: Model, deployment: Deployment) -> float | None:
     return float((plan.blocks_per_sequence + 1) * plan.bytes_per_block)
 
 
+def _flag(log: Log) -> str:
+    """The flag of the length, in the engine's snake_case."""
+    return _LENGTH[log.engine].strip("-").replace("-", "_")
+
+
 def _length(log: Log, model: Model | None, deployment: Deployment | None) -> list[str]:
     fit = log.value("est_max_model_len")
-    asked = log.value("kv_needed_for_len") or log.flags.get("max_model_len")
+    asked = log.value("kv_needed_for_len") or log.flags.get(_flag(log))
     if fit is None and log.value("kv_cache_tokens") and isinstance(asked, int | float):
         fit = min(float(log.value("kv_cache_tokens") or 0), float(asked))
     if fit is None and model is not None and deployment is not None:
@@ -87,7 +111,7 @@ def _length(log: Log, model: Model | None, deployment: Deployment | None) -> lis
 
 def longest(log: Log, model: Model, deployment: Deployment) -> int | None:
     """The longest request that the printed memory holds, by bisection over the engine's rules."""
-    pool, flag = printed_pool(log), _LENGTH[log.engine].strip("-").replace("-", "_")
+    pool, flag = printed_pool(log), _flag(log)
     if pool is None or pool.value <= 0:
         return None
     low, high = 0, int(model.context or 131_072)
@@ -104,19 +128,18 @@ def longest(log: Log, model: Model, deployment: Deployment) -> int | None:
 
 
 def _utilization(log: Log, short: float | None) -> list[str]:
-    total = log.value("total_gpu_memory")
-    given = log.flags.get("gpu_memory_utilization" if log.engine == "vllm" else _FRACTION)
+    total, (flag, _) = log.value("total_gpu_memory"), _SHARE[log.engine]
     if short is None or total is None:
         return []
-    share = float(given) if isinstance(given, int | float) else 0.9
+    share = _share_of(log)
     free = log.value("free_memory") or total * 0.985
-    needed = share + short / total
+    needed = math.ceil(1000 * (share + short / total)) / 1000
     if needed * total > free:
         return [
-            f"{_SHARE[log.engine]} can't do it alone: {needed:.3f} of {total / GIB:.2f} GiB "
+            f"{flag} can't do it alone: {needed:.3f} of {total / GIB:.2f} GiB "
             f"is more than the {free / GIB:.2f} GiB free"
         ]
-    return [f"{_SHARE[log.engine]} {needed + 0.0005:.3f} (it is {share:g})"]
+    return [f"{flag} {needed:.3f} (it is {share:g})"]
 
 
 def _memory(log: Log, short: float | None) -> list[str]:
@@ -137,17 +160,4 @@ def _memory(log: Log, short: float | None) -> list[str]:
     weights = log.value("weights")
     if weights and weights / 2 >= short:
         lines.append(f"twice the GPUs a replica: {show_bytes(weights / 2)} of weights less on each")
-    return lines
-
-
-def _local(log: Log) -> tuple[str, ...]:
-    """llama.cpp: what its own fit says is too much."""
-    reduce = log.value("fit_reduce")
-    if reduce is None:
-        return ()
-    total, cells = log.value("kv_total"), log.value("cells")
-    lines = [f"{show_bytes(reduce)} less on the device"]
-    if total and cells and reduce < total:
-        keep = int(cells * (1 - reduce / total)) // 256 * 256
-        lines.append(f"--ctx-size {keep} (it is {int(cells)}) frees that much")
-    return tuple(lines)
+    return lines or [f"{show_bytes(short)} are missing: more GPUs, or a smaller checkpoint"]

@@ -27,7 +27,10 @@ _UNITS: dict[str, Unit] = {
     "mamba_blocks": "block", "blocks_per_sequence": "block", "mamba_slots": "sequence",
     "max_concurrency": "x", "kv_tensor_bytes": "B", "kv_bytes_per_token": "B/token",
     "observed_kv_bytes_per_token": "B/token", "padding_waste": "%", "mamba_page_padding": "%",
+    "alloc_failed": "B",
 }  # fmt: skip
+_SIZED = ("kv_cache_tokens", "num_blocks", "compute_buffer")
+"""Figures that are printed once the cache has its size."""
 _ABOUT_LINE = ("worker", "device", "dtype")
 _WORKER = re.compile(
     r"pid=(\d{1,9})|\[(\d{1,4},\d{1,5})\]<std|\brank[ =:]{0,2}(\d{1,5})\b"
@@ -50,7 +53,7 @@ class Collector:
         self._facts: dict[tuple[str, str], str] = {}
         self._flags: dict[str, dict[str, Any]] = {}
         self._votes: dict[str, int] = {}
-        self._problems: list[str] = []
+        self._problems: dict[str, int] = {}
         self._rows: dict[tuple[str, str, str], Wording] = {}
         self._part = 0
         self._last: tuple[tuple[int, int], set[tuple[str, str, Any]]] = ((0, 0), set())
@@ -73,7 +76,7 @@ class Collector:
             elif isinstance(thing, Spoken):
                 held |= self._command(thing, text)
             else:
-                held |= self._problem(text)
+                held |= self._problem(text, index)
         return held
 
     def _vote(self, program: str, weight: int) -> None:
@@ -153,11 +156,16 @@ class Collector:
         self._vote(place.engine, 10)
         return True
 
-    def _problem(self, text: str) -> bool:
+    def _problem(self, text: str, index: int) -> bool:
         short = text.strip()
-        if len(self._problems) < _MOST_PROBLEMS and short not in self._problems:
-            self._problems.append(short)
+        if len(self._problems) < _MOST_PROBLEMS or short in self._problems:
+            self._problems[short] = index
         return True
+
+    def _standing(self, figures: tuple[Figure, ...]) -> tuple[str, ...]:
+        """The problems that no later sizing overcame: a retry, or the next start of the log."""
+        sized = max((f.line for f in figures if f.name in _SIZED), default=0)
+        return tuple(text for text, line in self._problems.items() if line >= sized)
 
     def finish(self, name: str) -> Log:
         """The log; InputError when no line was an engine's."""
@@ -179,7 +187,7 @@ class Collector:
             gpu=self._facts.get((engine, "gpu")),
             flags=flags,
             figures=figures,
-            problems=tuple(self._problems),
+            problems=self._standing(figures),
             lines=self.lines,
             dropped=self._dropped,
             wording=span(w for (own, *_), w in self._rows.items() if own == engine),

@@ -25,12 +25,8 @@ _RANKS = {
     "llamacpp": (),
 }
 # Flags that logs print for what was settled on; the names under which the engine takes them.
-_SETTLED = {
-    "sglang": {
-        "context_length_used": "context_length",
-        "max_running_requests_used": "max_running_requests",
-    }
-}
+# Not SGLang's max_running_requests: settled on after the pools, it would size them when asked for.
+_SETTLED = {"sglang": {"context_length_used": "context_length"}}
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,7 +76,9 @@ _PROBLEMS = (
     "larger than the maximum number of tokens", "exceeds available mamba",
     "less than desired gpu memory utilization", "not enough memory. please try",
     "out of memory", "leave no gpu memory", "cannot meet free memory target",
-    "failed to allocate", "insufficient memory",
+    "failed to allocate", "insufficient memory", "requires more system memory",
+    "too large for system", "must be large enough to process at least 1 sequence",
+    "too large for at least one sequence", "impossible to fit any sequence", "cannot auto-fit",
 )  # fmt: skip
 
 

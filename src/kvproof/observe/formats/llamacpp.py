@@ -83,6 +83,17 @@ ROWS = (
         r"{kv_total:size}", "any", _QUOTED),
     Row(" slots: ", r"{seqs:int} slots: {total_cells:int} cells / {kv_total:size}",
         "any", _QUOTED),
+    # It does not fit.
+    Row("using device", r"using device {device:word} \({gpu:text}\)(?: \([^)]{0,80}\))? - "
+        r"{device_free:size} free", "2023+", "src/llama.cpp"),
+    Row("failed to allocate", r"failed to allocate {device:word} buffer of size {alloc_failed:int}",
+        "2023+", "ggml/src/ggml-alloc.c"),
+    Row("failed: out of memory", r"allocating {alloc_failed:size} on device \d{1,3}: "
+        r"\w{1,16}Malloc failed", "2023+", "ggml/src/ggml-cuda/ggml-cuda.cu"),
+    Row("more system memory", r"requires more system memory \({system_needed:size}\) than is "
+        r"available \({system_free:size}\)", "ollama", "ollama: llm/server.go"),
+    Row("too large for system", r"too large for system\"? requested=\"?{system_needed:size}\"? "
+        r"available=\"?{system_free:size}", "ollama", "ollama: llm/server.go"),
     # Ollama: its estimate before it starts a runner.
     Row("required.full", r"memory\.required\.full=\"?{estimate_full:size}", "ollama", _OLLAMA),
     Row("required.partial", r"memory\.required\.partial=\"?{estimate_partial:size}", "ollama",

@@ -62,7 +62,7 @@ ROWS = (
     # V1: profiling.
     Row("free memory on device", r"free memory on device(?: \S{1,20})? \({free_memory:gib}/"
         r"{total_gpu_memory:size}\) on startup", "0.9.1+", _V1),
-    Row("desired gpu memory utilization", r"desired GPU memory utilization is "
+    Row("desired gpu memory utilization", r"desired GPU memory utilization (?:is )?"
         r"\({flag.gpu_memory_utilization:num}, {requested_memory:size}\)", "0.9.1+", _V1),
     Row("requested memory", r"requested memory: {flag.gpu_memory_utilization:num} \(util\), "
         r"{requested_memory:size}", "0.10.1+", _V1),
@@ -132,6 +132,7 @@ ROWS = (
     Row("cuda out of memory", r"tried to allocate {oom_request:size}", "any", "torch"),
     Row("of which", r"has (?:a total capacity of )?{total_gpu_memory:size} of which "
         r"{oom_free:size} is free", "any", "torch"),
+    Row("memory in use", r"process \d{1,9} has {oom_others:size} memory in use", "any", "torch"),
     # The same figures as reports shorten them.
     Row("kv cache tokens", r"KV cache tokens:? {kv_cache_tokens:int}", "any", _QUOTED),
     Row("kv cache:", r"\bKV cache: {kv_cache_tokens:int} tokens", "any", _QUOTED),

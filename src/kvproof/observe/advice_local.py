@@ -1,0 +1,94 @@
+"""Advice for llama.cpp and Ollama: what to change, and by how much, when a buffer does not fit."""
+
+from __future__ import annotations
+
+import math
+
+from kvproof.observe.figures import Figure, Log
+from kvproof.units import show_bytes
+
+_PAD = 256
+_Q8 = 1 - 34 / 64
+"""What q8_0 saves of an f16 cache."""
+
+
+def local_advice(log: Log) -> tuple[str, ...]:
+    """Changes that free what is missing, the cheapest first."""
+    short, where = _shortfall(log)
+    if short is None or short <= 0:
+        return ()
+    flag = "num_ctx" if log.program == "Ollama" else "--ctx-size"
+    kind = "OLLAMA_KV_CACHE_TYPE=q8_0" if log.program == "Ollama" else "--cache-type-k/-v q8_0"
+    lines = [f"{show_bytes(short)} less {where}"]
+    cache, cells = _cache(log), log.value("cells") or log.flags.get("n_ctx")
+    if cache and cells:
+        keep = int(int(cells) * (1 - short / cache)) // _PAD * _PAD if short < cache else 0
+        if keep > 0:
+            lines.append(f"{flag} {keep} (it is {int(cells)}) frees that much of the cache")
+        else:
+            lines.append(
+                f"{flag} alone can't do it: the whole cache of {int(cells)} cells is "
+                f"{show_bytes(cache)}"
+            )
+        if log.flags.get("cache_type_k", "f16") == "f16" and cache * _Q8 >= short:
+            lines.append(f"{kind} frees {show_bytes(cache * _Q8)} (with flash attention)")
+    return (*lines, *_layers(log, short))
+
+
+def _shortfall(log: Log) -> tuple[float | None, str]:
+    """Bytes that are missing, and where."""
+    reduce = log.value("fit_reduce")
+    if reduce is not None:
+        return reduce, "on the device"
+    needed, free = log.value("system_needed"), log.value("system_free")
+    if needed is not None and free is not None:
+        return needed - free, "in memory (RAM and GPUs together)"
+    asked = _last(log, "alloc_failed")
+    if asked is None:
+        return None, ""
+    room = _room(log, asked.device)
+    return asked.value - (room or 0), f"on {asked.device or 'the device'}"
+
+
+def _room(log: Log, device: str | None) -> float | None:
+    """What was free on the device less the buffers that it already held."""
+    free = [f for f in log.all("device_free") if device is None or f.device == device]
+    if not free:
+        return None
+    held = {
+        (f.name, f.device): f.value
+        for name in ("model_buffer", "kv_buffer", "rs_buffer")
+        for f in log.all(name)
+        if f.device == free[-1].device
+    }
+    return max(0.0, free[-1].value - sum(held.values()))
+
+
+def _last(log: Log, name: str) -> Figure | None:
+    """The last figure of that name that names its device, else the last."""
+    found = log.all(name)
+    return next((f for f in reversed(found) if f.device), found[-1] if found else None)
+
+
+def _cache(log: Log) -> float | None:
+    """Bytes of the cache: as printed, or those that could not be allocated for it."""
+    total = log.value("kv_total")
+    if total:
+        return total
+    asked = _last(log, "alloc_failed")
+    named = any("kv cache" in line.lower() for line in log.problems)
+    return asked.value if asked is not None and named else None
+
+
+def _layers(log: Log, short: float) -> list[str]:
+    """Fewer layers on the GPU, where the log says how many there are."""
+    count, size = log.value("offloaded_layers"), _largest_model_buffer(log)
+    if not count or not size:
+        return []
+    fewer = math.ceil(short / (size / count))
+    return [f"--n-gpu-layers {int(count - fewer)} (it is {int(count)})"] if fewer < count else []
+
+
+def _largest_model_buffer(log: Log) -> float:
+    latest = {f.device: f.value for f in log.all("model_buffer") if "CPU" not in (f.device or "")}
+    return max(latest.values(), default=0.0)

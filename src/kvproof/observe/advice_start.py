@@ -1,0 +1,134 @@
+"""Advice for starts that fail before the cache has a size: refused, out of memory while loading,
+a static share that weights alone exceed."""
+
+from __future__ import annotations
+
+import math
+
+from kvproof.engine.base import Capacity, Deployment, engine_module
+from kvproof.errors import KvproofError
+from kvproof.model.types import Model
+from kvproof.model.weights import weight_bytes
+from kvproof.observe.figures import Log
+from kvproof.units import GIB, show_bytes
+
+_RANKS = {"vllm": "--tensor-parallel-size", "sglang": "--tp-size", "tensorrt_llm": "--tp_size"}
+_RANK_FLAGS = ("tensor_parallel_size", "tp_size")
+_COUNTS = (1, 2, 4, 8, 16, 32)
+_BESIDE = 2 * GIB
+"""Context, workspaces and a little cache that a GPU needs beside the weights."""
+_SHARE = 0.9
+_MOST_SHARE = 0.97
+_TOKENS = 4096
+"""A pool that holds fewer tokens is no use."""
+
+
+def refused_advice(log: Log) -> tuple[str, ...]:
+    """vLLM asks for more than is free at the start."""
+    free, total = log.value("free_memory"), log.value("total_gpu_memory")
+    asked = log.value("requested_memory")
+    if not any("less than desired" in line.lower() for line in log.problems):
+        return ()
+    if free is None or total is None or asked is None:
+        return ("lower --gpu-memory-utilization, or stop what else uses the GPU",)
+    share = math.floor(100 * free / total) / 100
+    given = log.flags.get("gpu_memory_utilization", round(asked / total, 2))
+    return (
+        f"--gpu-memory-utilization {share:.2f} (it is {given:g}): "
+        f"{free / GIB:.2f} of {total / GIB:.2f} GiB are free",
+        f"or free {show_bytes(asked - free)}: other processes hold {show_bytes(total - free)}",
+    )
+
+
+def load_advice(log: Log, model: Model | None, deployment: Deployment | None) -> tuple[str, ...]:
+    """Out of memory before the cache was sized: the weights do not fit, or others hold it."""
+    total, others = log.value("total_gpu_memory"), log.value("oom_others") or 0
+    ranks = _ranks(log)
+    flag = _RANKS[log.engine]
+    if model is None or not model.tensors or total is None:
+        return (
+            f"{flag} {2 * ranks} (it is {ranks}): half the weights on each GPU; or a quantized "
+            "checkpoint; name the model for amounts",
+        )
+    weights = weight_bytes(model)
+    lines = []
+    if others > GIB:
+        lines.append(f"stop the other processes: they hold {show_bytes(others)} of the GPU")
+    enough = next((n for n in _COUNTS if _holds(n, total, model, deployment, flag)), _COUNTS[-1])
+    if enough > ranks:
+        lines.append(
+            f"{flag} {enough} (it is {ranks}): {show_bytes(weights / enough)} of weights on each "
+            f"GPU instead of {show_bytes(weights / ranks)} of {show_bytes(total)}"
+        )
+        most = ranks * (_SHARE * total - _BESIDE) / model.parameters * 8
+        lines.append(f"or a checkpoint of at most {most:.1f} bits a parameter on {ranks} GPU(s)")
+    elif not lines:
+        short = (log.value("oom_request") or 0) - (log.value("oom_free") or 0)
+        lines.append(
+            f"the weights take {show_bytes(weights / ranks)}: something else holds the rest; a "
+            f"smaller batch or image profile has to give {show_bytes(max(short, 0))}"
+        )
+    return tuple(lines)
+
+
+def _holds(
+    ranks: int, total: float, model: Model, deployment: Deployment | None, flag: str
+) -> bool:
+    """Whether so many GPUs hold the weights and a small pool, by the engine's own budget."""
+    if weight_bytes(model) / ranks + _BESIDE > _SHARE * total:
+        return False
+    if deployment is None or deployment.accelerator is None:
+        return True
+    try:
+        split = deployment.replace(**{flag.strip("-").replace("-", "_"): ranks})
+        left = engine_module(split.engine.name).budget(model, split).kv_bytes
+    except KvproofError:
+        return True
+    return bool(left >= _pool(model, split))
+
+
+def _ranks(log: Log) -> int:
+    found = next((log.flags[name] for name in _RANK_FLAGS if name in log.flags), 1)
+    return found if isinstance(found, int) and found > 0 else 1
+
+
+def fraction_advice(
+    log: Log, model: Model | None, deployment: Deployment | None
+) -> tuple[str, ...]:
+    """SGLang: what is left after loading lies within the reserve of 1 - mem_fraction_static."""
+    if not any("mem-fraction-static" in line.lower() for line in log.problems):
+        return ()
+    loaded = log.smallest("avail_mem_loaded")
+    start = log.smallest("avail_mem_start") or log.smallest("avail_mem_before")
+    weights = log.smallest("weights")
+    before = start.value if start else loaded.value + weights.value if loaded and weights else None
+    if loaded is None or not before:
+        return ("raise --mem-fraction-static; the lines of loading would say by how much",)
+    need = _pool(model, deployment)
+    share = math.ceil(1000 * (1 - (loaded.value - need) / before)) / 1000
+    given = log.flags.get("mem_fraction_static")
+    was = f" (it is {given:g})" if isinstance(given, int | float) else ""
+    left = f"{loaded.value / GIB:.2f} of {before / GIB:.2f} GiB are left after loading"
+    ranks = _ranks(log)
+    more = (
+        f"{_RANKS['sglang']} {2 * ranks} (it is {ranks}): half the weights on each GPU, or a "
+        "quantized checkpoint"
+    )
+    if share > _MOST_SHARE or need >= loaded.value:
+        return (f"--mem-fraction-static can't do it alone: {left}", more)
+    return (
+        f"--mem-fraction-static {share:.3f}{was}: {left}, {need / GIB:.2f} GiB of them for the "
+        "pool",
+        more,
+    )
+
+
+def _pool(model: Model | None, deployment: Deployment | None) -> float:
+    """Bytes of a small pool on one GPU."""
+    if model is None or deployment is None:
+        return 0.5 * GIB
+    try:
+        plan: Capacity = engine_module(deployment.engine.name).capacity(model, deployment, GIB)
+    except KvproofError:
+        return 0.5 * GIB
+    return max(1.0, plan.bytes_per_block / max(1, plan.block_size)) * _TOKENS
