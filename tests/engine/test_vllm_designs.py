@@ -177,3 +177,24 @@ def test_an_inkling_that_does_not_fit_gets_the_planners_error() -> None:
     assert found.estimated_max_model_len == 15_040
     assert found.error is not None
     assert "(45.61 GiB KV cache is needed" in found.error
+
+
+@pytest.mark.parametrize(
+    ("ranks", "caching", "blocks", "width", "size", "tokens", "concurrency"),
+    [
+        (1, True, 1006, 39_739_392, 1568, 1_292_729, 19.725490196078432),
+        (2, True, 1953, 20_471_808, 1568, 2_509_643, 38.294117647058826),
+        (8, True, 7659, 5_222_400, 400, 2_901_388, 44.27167630057804),
+        (2, False, 1953, 20_471_808, 1568, 2_723_229, 41.5531914893617),
+    ],
+)
+def test_flash_next_equals_the_planner(
+    ranks: int, caching: bool, blocks: int, width: int, size: int, tokens: int, concurrency: float
+) -> None:
+    """Answers of vLLM 0.32's own planner for the text model on a pretended H100, 40 GB a rank."""
+    found = capacity_of(
+        NEXT, "0.32", "H100-80GB", 40 * 10**9, tensor_parallel_size=ranks, max_model_len=65_536,
+        enable_prefix_caching=caching, language_model_only=True,
+    )  # fmt: skip
+    assert (found.num_blocks, found.bytes_per_block, found.block_size) == (blocks, width, size)
+    assert (found.tokens, found.max_concurrency) == (tokens, concurrency)
