@@ -75,6 +75,16 @@ def test_graphs_are_charged_by_the_runner_that_estimates_them(
     assert ("CUDA graphs" in names) == charged
 
 
+def test_rocm_estimates_graphs_later() -> None:
+    model = kvproof.load_model("openai/gpt-oss-120b", offline=True)
+    for gpu, release, charged in (
+        ("MI300X", "0.24", False), ("H200", "0.24", True), ("MI300X", "0.26", True),
+    ):  # fmt: skip
+        deployment = kvproof.Deployment(f"vllm@{release}", gpu)
+        names = {t.name for t in vllm.budget(model, deployment).terms}
+        assert ("CUDA graphs" in names) == charged
+
+
 def test_sparse_attention_gathers_what_the_longest_sequence_needs() -> None:
     model = kvproof.load_model("deepseek-ai/DeepSeek-V3.2", offline=True)
     sizes = {}

@@ -48,11 +48,15 @@ _BY_RELEASE: tuple[tuple[tuple[int, int, int], frozenset[str]], ...] = (
 _DENSE_TOO = (0, 26, 0)
 _ESTIMATES = (0, 29, 0)
 _NOT_ON_ROCM = "DeepseekV4ForCausalLM"
+_ROCM_ESTIMATES = (0, 26, 0)
+"""Before, graphs were estimated on CUDA only (v1/worker/gpu_worker.py, 0.20.2 to 0.26)."""
 
 
 def charges_graphs(model: Model, settings: Settings) -> bool:
     """Whether the runner takes an estimate of this model's graphs off the budget."""
     if not settings.rules.graphs_charged or settings.flags.get("enforce_eager"):
+        return False
+    if settings.platform == "rocm" and settings.rules.version < _ROCM_ESTIMATES:
         return False
     return settings.rules.version >= _ESTIMATES or not _second_runner(model, settings)
 
