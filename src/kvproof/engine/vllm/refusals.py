@@ -21,7 +21,7 @@ from kvproof.model.types import Model
 
 EXPANDED = ("minicpm3",)
 """Model types whose latents vLLM does not keep."""
-_NO_STAGES = ("gemma3n",)
+_NO_STAGES = ("gemma3n", "hrm_text", "mamba2", "paddleocr_vl", "smolvlm")
 """Model types without pipeline parallelism in vLLM."""
 
 
