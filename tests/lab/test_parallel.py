@@ -8,6 +8,7 @@ from kvproof.errors import UsageError  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402
 from kvproof.lab.experiments.material import planned_slots  # noqa: E402
 from kvproof.lab.generate import generate  # noqa: E402
+from kvproof.lab.models.body import Latent  # noqa: E402
 from kvproof.lab.models.sources import random_body  # noqa: E402
 from kvproof.lab.parallel import kv_heads_of, run_ranks  # noqa: E402
 
@@ -34,6 +35,16 @@ def check(runner, kv_heads, ranks, count=20):
 def test_ranks_hold_their_share(kv_heads, ranks):
     runner = random_body("gqa", heads=8, kv_heads=kv_heads, head_dim=16, hidden=64, vocab=131)
     check(runner, kv_heads, ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_latents_live_whole_on_every_rank(ranks):
+    """Heads are shared out, the one latent is not: every rank holds the whole cache."""
+    latent = Latent(latent_dim=32, rope_dim=16, nope_dim=16, value_dim=16)
+    runner = random_body("mla", heads=8, head_dim=16, hidden=64, vocab=131, latent=latent)
+    check(runner, 1, ranks)
+    whole = generate(runner, PROMPT, 20).cache_bytes
+    assert all(r.cache_bytes == whole for r in run_ranks(runner, PROMPT, 20, ranks))
 
 
 def test_smollm2_over_three_ranks(smollm):

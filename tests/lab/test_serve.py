@@ -72,13 +72,52 @@ def test_completions_are_the_generated_tokens(server, small):
     assert "data: [DONE]" in events
 
 
+def test_a_stop_string_ends_the_answer_before_it(server, small):
+    want = Letters().decode(generate(small, Letters().encode("hello there"), 9).tokens)
+    stop = want[want.index(">", 12) - 2 :][:5]  # from within one token's text into the next one's
+    body = {"prompt": "hello there", "max_tokens": 9, "stop": [stop, "never"]}
+    (choice,) = json.loads(post(f"{server}/v1/completions", body))["choices"]
+    assert choice["text"] == want[: want.index(stop)]
+    assert choice["finish_reason"] == "stop"
+    events = post(f"{server}/v1/completions", body | {"stream": True}).split("\n\n")
+    parts = [json.loads(e[6:])["choices"][0] for e in events if e.startswith("data: {")]
+    assert "".join(p["text"] for p in parts) == want[: want.index(stop)]
+    assert parts[-1]["finish_reason"] == "stop"
+
+
+def test_a_seed_repeats_a_sampled_answer(server):
+    body = {"prompt": "hello there", "max_tokens": 12, "temperature": 1.5, "top_p": 0.95}
+
+    def answer(seed):
+        return json.loads(post(f"{server}/v1/completions", body | {"seed": seed}))["choices"][0]
+
+    assert answer(1)["text"] == answer(1)["text"]
+    assert len({answer(seed)["text"] for seed in range(4)}) > 1
+
+
+def test_usage_comes_with_a_stream_that_asks(server):
+    body = {"prompt": "hello there", "max_tokens": 4, "stream": True,
+            "stream_options": {"include_usage": True}}  # fmt: skip
+    events = post(f"{server}/v1/completions", body).split("\n\n")
+    last = json.loads([e[6:] for e in events if e.startswith("data: {")][-1])
+    assert last["choices"] == []
+    assert last["usage"] == {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
+
+
 def test_metrics_have_vllms_names(server):
     post(f"{server}/v1/completions", {"prompt": "hello there", "max_tokens": 4})
     text = get(f"{server}/metrics")
-    assert 'vllm:request_success_total{model_name="small"} 1' in text
+    labels = 'model_name="small",engine="0"'
+    assert f'vllm:request_success_total{{{labels},finished_reason="length"}} 1' in text
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
-                 "num_preemptions_total", "prefix_cache_queries_total"):  # fmt: skip
-        assert f"vllm:{name}" in text
+                 "num_preemptions_total", "prefix_cache_queries_total", "prefix_cache_hits_total",
+                 "prompt_tokens_total", "generation_tokens_total"):  # fmt: skip
+        kind = "counter" if name.endswith("_total") else "gauge"
+        assert f"# TYPE vllm:{name} {kind}\nvllm:{name}{{{labels}}} " in text
+    for name, count in (("time_to_first_token_seconds", 1), ("inter_token_latency_seconds", 3),
+                        ("e2e_request_latency_seconds", 1)):  # fmt: skip
+        assert f'vllm:{name}_bucket{{{labels},le="+Inf"}} {count}' in text
+        assert f"vllm:{name}_count{{{labels}}} {count}" in text
     assert json.loads(get(f"{server}/v1/models"))["data"][0]["id"] == "small"
 
 
@@ -96,7 +135,18 @@ def test_probe_compares_the_pool_with_the_plan(server, small):
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[]", {"prompt": 3}, {"prompt": "x" * 999}, {"prompt": "x", "max_tokens": "9"}]
+    "body",
+    [
+        b"{",
+        b"[]",
+        {"prompt": 3},
+        {"prompt": "x" * 999},
+        {"prompt": "x", "max_tokens": "9"},
+        {"prompt": "x", "temperature": "hot"},
+        {"prompt": "x", "top_p": 2},
+        {"prompt": "x", "stop": [1]},
+        {"prompt": "x", "n": 2},
+    ],
 )
 def test_wrong_requests_are_told_so(server, body):
     with pytest.raises(urllib.error.HTTPError) as caught:

@@ -1,9 +1,10 @@
-"""Generation of one sequence, greedy, with any cache or with none."""
+"""Generation of one sequence with any cache or with none: greedy, or sampled."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +15,7 @@ from kvproof.lab.attention import View
 from kvproof.lab.elements import cache_types
 from kvproof.lab.models.runner import Runner
 from kvproof.lab.pool.pool import PagedPool
+from kvproof.lab.sampling import Sampler, Sampling
 from kvproof.lab.steps import Contiguous, PagedStep, Static, Uncached, type_name
 
 
@@ -42,18 +44,20 @@ def generate(
     types: Types | None = None,
     block_size: int = 16,
     stop: int | None = None,
+    sampling: Sampling | None = None,
 ) -> Generated:
-    """`max_tokens` greedy tokens after `prompt`, or fewer when `stop` comes out.
+    """`max_tokens` tokens after `prompt` (greedy by default), or fewer when `stop` comes out.
 
     `cache`: "paged" (a pool just large enough), "contiguous", "static", "none", or a pool of one's
     own whose shared blocks are used. `types` are the paged pool's, by default the weights' type.
     """
     if not prompt or max_tokens < 1:
         raise UsageError("generation needs a prompt and one token or more to make")
+    out = Generated()
     if isinstance(cache, PagedPool) or cache == "paged":
         pool = cache if isinstance(cache, PagedPool) else None
         pool = pool or pool_for(runner, len(prompt) + max_tokens, types, block_size)
-        return _paged(runner, list(prompt), max_tokens, pool, stop)
+        return _loop(out, _paged(runner, list(prompt), pool, out), max_tokens, stop, sampling)
     steps = {
         "contiguous": Contiguous,
         "static": lambda: Static(len(prompt) + max_tokens),
@@ -61,7 +65,9 @@ def generate(
     }
     if cache not in steps:
         raise UsageError(f"unknown cache {cache!r}", hint=f"use paged, {', '.join(steps)}")
-    return _plain(runner, list(prompt), max_tokens, steps[cache](), stop)
+    chosen = steps[cache]()
+    passes = _plain(runner, list(prompt), chosen, out)
+    return _loop(out, passes, max_tokens, stop, sampling)
 
 
 def pool_for(
@@ -86,57 +92,46 @@ def last_logits(runner: Runner, tokens: Sequence[int], start: int, step: object)
     return runner.forward(ids, positions, step, rows=rows)[0]  # type: ignore[arg-type]
 
 
-def _plain(
-    runner: Runner, prompt: list[int], max_tokens: int, step: object, stop: int | None
-) -> Generated:
-    out, known = Generated(), 0
-    tokens = list(prompt)
+Passes = Generator[torch.Tensor, int, None]  # yields logits, is sent the token chosen
 
-    def advance() -> int:
-        nonlocal known
+
+def _plain(runner: Runner, tokens: list[int], step: object, out: Generated) -> Passes:
+    known = 0
+    while True:
         logits = last_logits(runner, tokens[known:], known, step)
         known = 0 if isinstance(step, Uncached) else len(tokens)
-        return int(logits.argmax())
-
-    _loop(out, tokens, max_tokens, stop, advance)
-    out.cache_bytes = getattr(step, "allocated_bytes", 0)
-    return out
+        out.cache_bytes = getattr(step, "allocated_bytes", 0)
+        tokens.append((yield logits))
 
 
-def _paged(
-    runner: Runner, prompt: list[int], max_tokens: int, pool: PagedPool, stop: int | None
-) -> Generated:
-    out, tokens = Generated(), list(prompt)
-    sequence, out.cached_tokens = pool.open(prompt)
-
-    def advance() -> int:
-        new = tokens[sequence.length :]
-        pool.append(sequence, len(new))
-        step = PagedStep(View(pool, [sequence], [len(new)]))
-        logits = last_logits(runner, new, sequence.length - len(new), step)
-        pool.settle(sequence, tokens)
-        return int(logits.argmax())
-
+def _paged(runner: Runner, tokens: list[int], pool: PagedPool, out: Generated) -> Passes:
+    sequence, out.cached_tokens = pool.open(tokens)
+    out.cache_bytes = pool.allocated_bytes
     try:
-        _loop(out, tokens, max_tokens, stop, advance)
+        while True:
+            new = tokens[sequence.length :]
+            pool.append(sequence, len(new))
+            step = PagedStep(View(pool, [sequence], [len(new)]))
+            logits = last_logits(runner, new, sequence.length - len(new), step)
+            pool.settle(sequence, tokens)
+            tokens.append((yield logits))
     finally:
         pool.close(sequence)
-    out.cache_bytes = pool.allocated_bytes
-    return out
 
 
 def _loop(
-    out: Generated,
-    tokens: list[int],
-    max_tokens: int,
-    stop: int | None,
-    advance: Callable[[], int],
-) -> None:
-    while len(out.tokens) < max_tokens:
+    out: Generated, passes: Passes, max_tokens: int, stop: int | None, sampling: Sampling | None
+) -> Generated:
+    """Let the passes run until there are enough tokens; each pass is timed with its choice."""
+    choose = Sampler(sampling or Sampling())
+    with closing(passes):
         start = time.perf_counter()
-        token = advance()
-        out.seconds.append(time.perf_counter() - start)
-        out.tokens.append(token)
-        tokens.append(token)
-        if token == stop:
-            return
+        logits = next(passes)
+        while True:
+            token = choose(logits)
+            out.seconds.append(time.perf_counter() - start)
+            out.tokens.append(token)
+            if token == stop or len(out.tokens) >= max_tokens:
+                return out
+            start = time.perf_counter()
+            logits = passes.send(token)

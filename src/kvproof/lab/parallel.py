@@ -2,8 +2,10 @@
 
 Rank r of n computes query heads [r x heads/n, ...) and the KV heads they read. With fewer KV heads
 than ranks each head lives on several ranks, so the cache of all ranks together grows; that is why
-8 KV heads on 16 GPUs do not halve the bytes per GPU (seed 000). After attention and after the
-feed-forward the ranks' partial sums are added (all-reduce over gloo). Megatron-LM, 2019.
+8 KV heads on 16 GPUs do not halve the bytes per GPU (seed 000). Latent attention has one vector
+that all heads read: heads are shared out, latents and their projection live whole on every rank, so
+its cache does not shrink at all. After attention and after the feed-forward the ranks' partial sums
+are added (all-reduce over gloo). Megatron-LM, 2019.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from kvproof.lab.models.runner import Runner, Weights
 
 
 class RankResult(msgspec.Struct, frozen=True):
-    """What one rank reports: its KV heads, its pool's bytes, the tokens it generated."""
+    """What one rank reports: its KV heads (a latent counts as head 0), bytes, tokens."""
 
     rank: int
     kv_heads: tuple[int, ...]
@@ -33,12 +35,15 @@ class RankResult(msgspec.Struct, frozen=True):
 
 def kv_heads_of(body: Body, rank: int, ranks: int) -> tuple[int, ...]:
     """The KV heads that a rank holds. UsageError unless the heads divide over the ranks."""
-    fits = body.kv_heads % ranks == 0 or ranks % body.kv_heads == 0
-    if body.latent is not None or body.heads % ranks or not fits:
+    latent = body.latent is not None
+    fits = latent or body.kv_heads % ranks == 0 or ranks % body.kv_heads == 0
+    if body.heads % ranks or not fits:
         raise UsageError(
             f"{body.heads} query and {body.kv_heads} KV heads do not divide over {ranks} ranks",
             hint="use a number of ranks that divides the query heads",
         )
+    if latent:
+        return (0,)
     if body.kv_heads >= ranks:
         share = body.kv_heads // ranks
         return tuple(range(rank * share, (rank + 1) * share))
@@ -52,10 +57,9 @@ class ShardedRunner(Runner):
 
     def __init__(self, runner: Runner, rank: int, ranks: int) -> None:
         body = runner.body
-        held = kv_heads_of(body, rank, ranks)
-        local = msgspec.structs.replace(
-            body, heads=body.heads // ranks, kv_heads=len(held), ffn=body.ffn // ranks
-        )
+        heads = body.heads // ranks
+        held = heads if body.latent else len(kv_heads_of(body, rank, ranks))
+        local = msgspec.structs.replace(body, heads=heads, kv_heads=held, ffn=body.ffn // ranks)
         super().__init__(local, shard(runner.weights, body, rank, ranks))
 
     def _attention(self, *args: Any) -> torch.Tensor:
@@ -72,18 +76,13 @@ def _add_up(part: torch.Tensor) -> torch.Tensor:
 
 
 def shard(weights: Weights, body: Body, rank: int, ranks: int) -> dict[str, torch.Tensor]:
-    """A rank's slices of the weights; norms and embeddings are whole on every rank."""
-    held, dim = kv_heads_of(body, rank, ranks), body.head_dim
+    """A rank's slices of the weights; norms, embeddings and latent projections stay whole."""
     if body.ffn % ranks:
         raise UsageError(f"a feed-forward of {body.ffn} does not divide over {ranks} ranks")
-    queries = body.heads // ranks * dim
-    rows = {
-        "q": slice(rank * queries, (rank + 1) * queries),
-        "k": slice(held[0] * dim, (held[-1] + 1) * dim),
-        "gate": slice(rank * body.ffn // ranks, (rank + 1) * body.ffn // ranks),
-    }
-    rows |= {"v": rows["k"], "up": rows["gate"]}
-    columns = {"o": rows["q"], "down": rows["gate"]}
+    rows = _latent_rows(body, rank, ranks) if body.latent else _head_rows(body, rank, ranks)
+    rows["gate"] = rows["up"] = _share(body.ffn, rank, ranks)
+    value = body.latent.value_dim if body.latent else body.head_dim
+    columns = {"o": _share(body.heads * value, rank, ranks), "down": rows["gate"]}
     out = {}
     for name, tensor in weights.items():
         part = name.rpartition(".")[2]
@@ -94,6 +93,25 @@ def shard(weights: Weights, body: Body, rank: int, ranks: int) -> dict[str, torc
         else:
             out[name] = tensor
     return out
+
+
+def _share(count: int, rank: int, ranks: int) -> slice:
+    return slice(rank * count // ranks, (rank + 1) * count // ranks)
+
+
+def _head_rows(body: Body, rank: int, ranks: int) -> dict[str, slice]:
+    held, dim = kv_heads_of(body, rank, ranks), body.head_dim
+    keys = slice(held[0] * dim, (held[-1] + 1) * dim)
+    return {"q": _share(body.heads * dim, rank, ranks), "k": keys, "v": keys}
+
+
+def _latent_rows(body: Body, rank: int, ranks: int) -> dict[str, slice]:
+    """Queries and the two maps between heads and latents, by head."""
+    if body.latent is None:
+        raise UsageError("this body has no latents")
+    width = body.latent.nope_dim + body.latent.rope_dim
+    heads = _share(body.heads, rank, ranks)
+    return {"q": _share(body.heads * width, rank, ranks), "k_up": heads, "v_up": heads}
 
 
 def run_ranks(runner: Runner, prompt: list[int], count: int, ranks: int) -> list[RankResult]:

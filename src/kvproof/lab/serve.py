@@ -1,7 +1,11 @@
 """A small OpenAI-compatible server over the batcher, with the metric names that vLLM users know.
 
     GET  /health  /v1/models  /metrics  /version
-    POST /v1/completions  /v1/chat/completions      greedy; "stream": true sends server-sent events
+    POST /v1/completions  /v1/chat/completions
+
+Of OpenAI's parameters it knows max_tokens (max_completion_tokens), temperature (0, greedy, unless
+given), top_p, seed, stop (a text or up to four) and stream (server-sent events, with
+stream_options.include_usage). n other than 1, logprobs and tools are refused.
 
 One thread owns the batcher and the pool; handlers hand requests over and wait. It answers on
 127.0.0.1 only and is for experiments: `kvproof probe` and load tests can be tried on it.
@@ -13,45 +17,23 @@ import json
 import queue
 import threading
 import time
-import uuid
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 from kvproof import __version__
 from kvproof.errors import KvproofError, UsageError
+from kvproof.lab.asked import Asked, asked_of
 from kvproof.lab.batching import Batcher, Request
 from kvproof.lab.elements import cache_types
-from kvproof.lab.models.sources import default_weights, load
+from kvproof.lab.metrics import Metrics
+from kvproof.lab.models.sources import load, weights_file
 from kvproof.lab.models.tokenizer import Tokenizer
 from kvproof.lab.pool.pool import PagedPool
+from kvproof.lab.sampling import Sampling
+from kvproof.lab.text_stream import TextStream
 
 _MAX_BODY = 1 << 20
-
-
-class Histogram:
-    """Counts of seconds by bucket, as Prometheus wants them."""
-
-    bounds = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-    def __init__(self) -> None:
-        self.counts, self.total = [0] * (len(self.bounds) + 1), 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.total += seconds
-
-    def lines(self, name: str, model: str) -> list[str]:
-        """Its samples: buckets that add up, then sum and count."""
-        label, below = f'model_name="{model}"', 0
-        out = [f"# TYPE {name} histogram"]
-        for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
-            below += count
-            out.append(f'{name}_bucket{{{label},le="{bound}"}} {below}')
-        return [*out, f"{name}_sum{{{label}}} {self.total:.6f}", f"{name}_count{{{label}}} {below}"]
 
 
 class Engine:
@@ -59,24 +41,30 @@ class Engine:
 
     def __init__(self, batcher: Batcher, tokenizer: Any, name: str, root: str = "") -> None:
         self.batcher, self.tokenizer, self.name = batcher, tokenizer, name
+        self.metrics = Metrics(batcher, name)
         self.root = root or name
-        self._first, self._each = Histogram(), Histogram()
         self._condition = threading.Condition()
         self._streams: dict[Request, queue.SimpleQueue[int | None]] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="kvproof-lab-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, prompt: list[int], max_tokens: int) -> Iterator[int]:
+    def submit(
+        self, prompt: list[int], max_tokens: int, sampling: Sampling | None = None
+    ) -> Generator[int, None, None]:
         """Queue a request; its tokens as they are made. UsageError at once when it can't fit."""
         tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         with self._condition:
-            request = self.batcher.add(prompt, max_tokens, stop=self.tokenizer.stop)
+            request = self.batcher.add(
+                prompt, max_tokens, stop=self.tokenizer.stop, sampling=sampling
+            )
             self._streams[request] = tokens
             self._condition.notify()
         return self._read(request, tokens)
 
-    def _read(self, request: Request, tokens: queue.SimpleQueue[int | None]) -> Iterator[int]:
+    def _read(
+        self, request: Request, tokens: queue.SimpleQueue[int | None]
+    ) -> Generator[int, None, None]:
         try:
             while (token := tokens.get()) is not None:
                 yield token
@@ -84,6 +72,7 @@ class Engine:
             with self._condition:
                 if self._streams.pop(request, None) is not None and not request.done:
                     self.batcher.cancel(request)
+                    self.metrics.end(request, "abort")
 
     def close(self) -> None:
         """Stop the thread after its current step; waiting readers are released."""
@@ -110,53 +99,15 @@ class Engine:
         for request in requests:
             stream = self._streams.get(request)
             for token in request.tokens[sent.get(request, 0) :]:
+                self.metrics.token(request)
                 if stream is not None:
                     stream.put(token)
             sent[request] = len(request.tokens)
             if request.done:
                 sent.pop(request)
-                self._time(request)
+                self.metrics.end(request, request.reason)
                 if stream is not None:
                     stream.put(None)
-
-    def _time(self, request: Request) -> None:
-        """Count a finished request's waiting for its first token, and its tokens after that."""
-        if request.first_token is None or request.finished is None:
-            return
-        self._first.add(request.first_token - request.arrived)
-        if len(request.tokens) > 1:
-            self._each.add((request.finished - request.first_token) / (len(request.tokens) - 1))
-
-    def metrics(self) -> str:
-        """The state in Prometheus' text form, under vLLM's names."""
-        batcher, label = self.batcher, f'{{model_name="{self.name}"}}'
-        counters = batcher.counters
-        types = batcher.pool.types
-        dtype = types.k.name if types.k == types.v else f"{types.k.name}/{types.v.name}"
-        config = (
-            f'block_size="{batcher.pool.block_size}",cache_dtype="{dtype}",'
-            f'kv_cache_memory_bytes="{batcher.pool.allocated_bytes}",'
-            f'num_gpu_blocks="{batcher.pool.groups[0].books.total}"'
-        )
-        rows = [
-            ("num_requests_running", "gauge", len(batcher.running)),
-            ("num_requests_waiting", "gauge", len(batcher.waiting)),
-            ("kv_cache_usage_perc", "gauge", batcher.pool.usage),
-            ("num_preemptions_total", "counter", counters.preemptions),
-            ("prompt_tokens_total", "counter", counters.prefill_tokens),
-            ("generation_tokens_total", "counter", counters.decode_tokens),
-            ("prefix_cache_queries_total", "counter", counters.queried_tokens),
-            ("prefix_cache_hits_total", "counter", counters.hit_tokens),
-            ("request_success_total", "counter", counters.finished),
-        ]
-        lines = [f"# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{{{config}}} 1"]
-        lines += [
-            f"# TYPE vllm:{name.removesuffix('_total')} {kind}\nvllm:{name}{label} {value}"
-            for name, kind, value in rows
-        ]
-        lines += self._first.lines("vllm:time_to_first_token_seconds", self.name)
-        lines += self._each.lines("vllm:request_time_per_output_token_seconds", self.name)
-        return "\n".join(lines) + "\n"
 
 
 class Server(ThreadingHTTPServer):
@@ -185,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Health, models and metrics."""
         engine = self.server.engine
         if self.path == "/metrics":
-            self._send(200, engine.metrics().encode(), "text/plain; version=0.0.4")
+            self._send(200, engine.metrics.text().encode(), "text/plain; version=0.0.4")
         elif self.path == "/version":
             self._json(200, {"version": __version__})
         elif self.path == "/health":
@@ -204,19 +155,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(404, f"no route {self.path[:80]}")
             return
         try:
-            body = self._body()
-            prompt = self._prompt(body, chat=chat)
-            count = body.get("max_completion_tokens") or body.get("max_tokens") or 64
-            if not isinstance(count, int) or isinstance(count, bool):
-                raise UsageError("max_tokens is no whole number")
-            tokens = self.server.engine.submit(prompt, count)
+            asked = asked_of(self._body(), self.server.engine.tokenizer, chat=chat)
+            tokens = self.server.engine.submit(asked.prompt, asked.count, asked.sampling)
         except KvproofError as error:
             self._error(400, str(error))
             return
-        if body.get("stream"):
-            self._stream(tokens, chat=chat)
+        if asked.stream:
+            self._stream(tokens, asked)
         else:
-            self._answer(tokens, len(prompt), count, chat=chat)
+            self._answer(tokens, asked)
 
     def _body(self) -> dict[str, Any]:
         length = int(self.headers.get("Content-Length") or 0)
@@ -230,62 +177,46 @@ class _Handler(BaseHTTPRequestHandler):
             raise UsageError("the body is no JSON object")
         return body
 
-    def _prompt(self, body: dict[str, Any], *, chat: bool) -> list[int]:
-        codes = self.server.engine.tokenizer
-        if not chat:
-            text = body.get("prompt")
-            if not isinstance(text, str):
-                raise UsageError("prompt is no text")
-            ids: list[int] = codes.encode(text)
-            return ids
-        messages = body.get("messages")
-        plain = isinstance(messages, list) and all(
-            isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
-        )
-        if not plain or not all(isinstance(m.get("content"), str) for m in messages or []):
-            raise UsageError("messages need a role and a text each")
-        conversation: list[int] = codes.chat(messages)
-        return conversation
+    def _answer(self, tokens: Generator[int, None, None], asked: Asked) -> None:
+        text = TextStream(self.server.engine.tokenizer.decode, asked.stops)
+        parts = list(_texts(tokens, text, asked))
+        whole = "".join(part for part, _, _ in parts)
+        _, made, reason = parts[-1]
+        choice = {"message": {"role": "assistant", "content": whole}} if asked.chat else {
+            "text": whole}  # fmt: skip
+        answer = self._envelope(asked, choice | {"finish_reason": reason})
+        self._json(200, answer | {"usage": asked.usage(made)})
 
-    def _answer(self, tokens: Iterator[int], asked: int, most: int, *, chat: bool) -> None:
-        made = list(tokens)
-        text = self.server.engine.tokenizer.decode(made)
-        part = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        reason = "length" if len(made) >= most else "stop"
-        usage = {
-            "prompt_tokens": asked,
-            "completion_tokens": len(made),
-            "total_tokens": asked + len(made),
-        }
-        self._json(
-            200, self._envelope(part | {"finish_reason": reason}, chat=chat) | {"usage": usage}
-        )
-
-    def _stream(self, tokens: Iterator[int], *, chat: bool) -> None:
+    def _stream(self, tokens: Generator[int, None, None], asked: Asked) -> None:
         self.close_connection = True
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
+        text, made = TextStream(self.server.engine.tokenizer.decode, asked.stops), 0
         try:
-            for token in tokens:
-                text = self.server.engine.tokenizer.decode([token])
-                part = {"delta": {"content": text}} if chat else {"text": text}
-                event = self._envelope(part | {"finish_reason": None}, chat=chat)
-                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-                self.wfile.flush()
+            for part, count, reason in _texts(tokens, text, asked):
+                made = count
+                choice = {"delta": {"content": part}} if asked.chat else {"text": part}
+                self._event(self._envelope(asked, choice | {"finish_reason": reason}))
+            if asked.stream_usage:
+                self._event(self._envelope(asked) | {"usage": asked.usage(made)})
             self.wfile.write(b"data: [DONE]\n\n")
         except (BrokenPipeError, ConnectionResetError):
-            tokens.close()  # type: ignore[attr-defined]
+            tokens.close()
 
-    def _envelope(self, choice: dict[str, Any], *, chat: bool) -> dict[str, Any]:
-        kind = "chat.completion" if chat else "text_completion"
+    def _event(self, value: object) -> None:
+        self.wfile.write(f"data: {json.dumps(value)}\n\n".encode())
+        self.wfile.flush()
+
+    def _envelope(self, asked: Asked, *choices: dict[str, Any]) -> dict[str, Any]:
+        kind = "chat.completion" if asked.chat else "text_completion"
         return {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": kind,
+            "id": asked.name,
+            "object": f"{kind}.chunk" if asked.chat and asked.stream else kind,
             "created": int(time.time()),
             "model": self.server.engine.name,
-            "choices": [{"index": 0, **choice}],
+            "choices": [{"index": 0, **choice} for choice in choices],
         }
 
     def _error(self, status: int, message: str) -> None:
@@ -302,6 +233,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
+def _texts(
+    tokens: Generator[int, None, None], text: TextStream, asked: Asked
+) -> Iterator[tuple[str, int, str | None]]:
+    """Pieces of the answer with the tokens made so far; the last one says why it ends."""
+    made = 0
+    for token in tokens:
+        made += 1
+        part = text.push(token)
+        if text.stopped:
+            tokens.close()
+            yield part, made, "stop"
+            return
+        if part:
+            yield part, made, None
+    yield text.finish(), made, "length" if made >= asked.count else "stop"
+
+
 def make_server(
     *,
     port: int = 0,
@@ -309,10 +257,12 @@ def make_server(
     block_size: int = 16,
     kv_dtype: str = "f32",
     model: str | None = None,
+    max_batched_tokens: int = 512,
 ) -> Server:
-    """A server of a GGUF model (SmolLM2-135M by default), ready for `serve_forever`."""
-    runner = load(model)
+    """A server of a GGUF file or `gemma-3-270m` (default SmolLM2-135M), for `serve_forever`."""
+    path = weights_file(model)
+    runner = load(path)
     pool = PagedPool(runner.body.slots, cache_types(kv_dtype), blocks=blocks, block_size=block_size)
-    root = str(Path(model).resolve() if model else default_weights())
-    engine = Engine(Batcher(runner, pool), Tokenizer(model), runner.body.name, root)
+    batcher = Batcher(runner, pool, max_batched_tokens=max_batched_tokens)
+    engine = Engine(batcher, Tokenizer(path), runner.body.name, str(path.resolve()))
     return Server(engine, port)

@@ -1,0 +1,105 @@
+"""What a client of the lab's server asks for, checked: OpenAI's completion parameters."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from kvproof.errors import UsageError
+from kvproof.lab.sampling import Sampling
+
+_MOST_STOPS = 4  # OpenAI's own limit
+_DEFAULT_COUNT = 64
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion: the prompt's token ids and everything that shapes the answer."""
+
+    chat: bool
+    prompt: list[int]
+    count: int
+    sampling: Sampling
+    stops: tuple[str, ...]
+    stream: bool
+    stream_usage: bool
+    name: str
+
+    def usage(self, made: int) -> dict[str, int]:
+        """OpenAI's count of tokens."""
+        asked = len(self.prompt)
+        return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
+
+
+def asked_of(body: dict[str, Any], tokenizer: Any, *, chat: bool) -> Asked:
+    """The request in a body of JSON. UsageError for what is wrong or not offered."""
+    if body.get("n", 1) != 1 or body.get("logprobs") or body.get("tools"):
+        raise UsageError("this server gives one answer, without logprobs or tools")
+    options = body.get("stream_options")
+    return Asked(
+        chat=chat,
+        prompt=_prompt(body, tokenizer, chat=chat),
+        count=_count(body),
+        sampling=Sampling(
+            temperature=_number(body, "temperature", 0.0), top_p=_number(body, "top_p", 1.0),
+            seed=_seed(body),
+        ),
+        stops=_stops(body),
+        stream=body.get("stream") is True,
+        stream_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        name=f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
+    )  # fmt: skip
+
+
+def _prompt(body: dict[str, Any], tokenizer: Any, *, chat: bool) -> list[int]:
+    if not chat:
+        text = body.get("prompt")
+        if not isinstance(text, str):
+            raise UsageError("prompt is no text")
+        ids: list[int] = tokenizer.encode(text)
+        return ids
+    messages = body.get("messages")
+    plain = isinstance(messages, list) and all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
+    )
+    if not plain or not all(isinstance(m.get("content"), str) for m in messages or []):
+        raise UsageError("messages need a role and a text each")
+    conversation: list[int] = tokenizer.chat(messages)
+    return conversation
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _count(body: dict[str, Any]) -> int:
+    count = body.get("max_completion_tokens") or body.get("max_tokens") or _DEFAULT_COUNT
+    if not _whole(count):
+        raise UsageError("max_tokens is no whole number")
+    return int(count)
+
+
+def _seed(body: dict[str, Any]) -> int | None:
+    seed = body.get("seed")
+    if seed is not None and not _whole(seed):
+        raise UsageError("seed is no whole number")
+    return seed
+
+
+def _number(body: dict[str, Any], key: str, default: float) -> float:
+    value = body.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"{key} is no number")
+    return float(value)
+
+
+def _stops(body: dict[str, Any]) -> tuple[str, ...]:
+    stop = body.get("stop")
+    given = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    fine = isinstance(given, list) and all(isinstance(s, str) and s for s in given)
+    if not fine or len(given) > _MOST_STOPS:
+        raise UsageError(f"stop is no text and no list of up to {_MOST_STOPS} texts")
+    return tuple(given)
