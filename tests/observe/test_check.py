@@ -9,6 +9,7 @@ import pytest
 import kvproof
 from kvproof.errors import InputError, UsageError
 from kvproof.observe import store
+from kvproof.observe.deploy import setup_of
 from kvproof.observe.learn import start_of
 from kvproof.observe.store import Start
 
@@ -465,3 +466,16 @@ def test_no_log_makes_check_fail_in_another_way(data_dir: Path) -> None:
     for record in records(data_dir):
         report = kvproof.check("\n".join(record["lines"]) + "\n", offline=True)
         assert report.log.lines
+
+
+def test_sglangs_settled_requests_size_nothing() -> None:
+    text = (
+        "[2026-09-01 TP0] sglang version: 0.5.23\n"
+        "[2026-09-01 TP0] server_args=ServerArgs(model_path='Qwen/Qwen2.5-0.5B-Instruct', "
+        "tp_size=1)\n"
+        "[2026-09-01 TP0] max_total_num_tokens=2658165, chunked_prefill_size=8192, "
+        "max_prefill_tokens=16384, max_running_requests=41, context_len=32768\n"
+    )
+    flags = setup_of(kvproof.read_log(text), "H100-80GB").deployment.flags
+    assert "max_running_requests" not in flags
+    assert flags["context_length"] == 32768
