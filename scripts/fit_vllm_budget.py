@@ -29,6 +29,7 @@ from kvproof.engine.vllm.profile import (
     early,
     fused_reduce,
     graph_count,
+    many_pieces,
     quantities,
     scan_bytes,
 )
@@ -40,12 +41,13 @@ from kvproof.errors import KvproofError
 _DATA = Path(__file__).parents[1] / "src/kvproof/engine/vllm/data/budget.json"
 _NAMES = (
     "cuda", "rocm", "v0", "before", "since_base", "since", "experts", "encoders",
-    "graphs", "graphs_each", "graphs_ranks", "v0_ranks", "late",
+    "graphs", "graphs_each", "graphs_ranks", "v0_ranks", "late", "graphs_sparse",
 )  # fmt: skip
-_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 1.5, 0.5, 0.2, 0.3, 0.2, 0.6, 0.42])
+_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 1.5, 0.5, 0.2, 0.3, 0.2, 0.6, 0.42, 2.6])
 _SAMPLER_PRIOR = {"before_0.18": 38.6, "since_0.18": 16.0}
-_TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 5, 5, 20, 20, 20, 5, 50])
-"""How firmly each constant is held at its physical guess; the framework's is measured."""
+_TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 5, 5, 60, 20, 20, 5, 50, 20])
+"""How firmly each constant is held at its physical guess; the framework's is measured, and so is
+the estimate of graphs beside indexers (log225: 1.97 GiB for 54 of them, log240: 4.99 for 102)."""
 _FLOOR = 0.05
 _MANY_GRAPHS = 100
 """The constants of graphs are fitted for so many, to be of the others' size."""
@@ -81,7 +83,8 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
         except KvproofError:
             continue
         seen = point.observed.get("weights_gib")
-        memory = deployment.accelerator.memory_bytes / GIB
+        table = deployment.accelerator.memory_bytes / GIB
+        memory = float(point.observed.get("total_gpu_memory_gib") or table)
         share = float(point.flags.get("gpu_memory_utilization", settings.rules.utilization))
         sizes = quantities(model, settings)
         charged = charges_graphs(model, settings)
@@ -94,7 +97,7 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
                 layer=sizes.layer_bytes / GIB,
                 held=sizes.held_bytes / GIB,
                 image=sizes.image_bytes / GIB,
-                features=_features(settings, sizes, memory, charged),
+                features=_features(settings, sizes, memory, charged, many_pieces(model, settings)),
                 taken=memory * share - kv - (seen or weights) - known / GIB,
                 weights_known=bool(seen) and abs(weights / seen - 1) < 0.1,
             )
@@ -102,7 +105,9 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
     return out
 
 
-def _features(settings: Settings, sizes: Any, memory: float, charged: bool) -> np.ndarray[Any, Any]:
+def _features(
+    settings: Settings, sizes: Any, memory: float, charged: bool, sparse: bool
+) -> np.ndarray[Any, Any]:
     steps = math.log2(settings.ranks)
     era = communication_era(settings)
     first = early(settings)
@@ -123,6 +128,7 @@ def _features(settings: Settings, sizes: Any, memory: float, charged: bool) -> n
             charged * others * steps,
             steps * (era == "v0"),
             steps * (era == "since_0.26"),
+            charged * others * sparse,
         ],
         dtype=float,
     )
@@ -141,7 +147,7 @@ def fit(rows: list[Row]) -> dict[str, Any]:
     weight = np.array([1 / counts[row.point.name] / kv_of(row) ** 0.5 for row in used])
     found = _least_absolute(x, y, weight / weight.mean(), prior)
     value = dict(zip(_NAMES, (round(max(0.0, float(v)), 3) for v in found), strict=True))
-    for name in ("graphs_each", "graphs_ranks"):
+    for name in ("graphs_each", "graphs_ranks", "graphs_sparse"):
         value[name] /= _MANY_GRAPHS
     return {
         "sampler_bytes_per_logit": sampler,
@@ -160,6 +166,7 @@ def fit(rows: list[Row]) -> dict[str, Any]:
             "first": value["graphs"],
             "each": round(1024 * value["graphs_each"], 2),
             "each_log2_ranks": round(1024 * value["graphs_ranks"], 2),
+            "each_sparse": round(1024 * value["graphs_sparse"], 2),
         },
         "interval": {"weights_share": 0.006, "floor_gb": 0.25, "scale": 1.0},
     }  # fmt: skip

@@ -18,7 +18,7 @@ import msgspec
 from kvproof.engine.vllm.images import held_bytes, image_bytes
 from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
 from kvproof.engine.vllm.settings import Settings
-from kvproof.kinds import RecurrentSlot
+from kvproof.kinds import CompressedSlot, IndexerSlot, RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
 
@@ -235,6 +235,16 @@ def scan_bytes(model: Model, settings: Settings) -> int:
     return settings.max_num_batched_tokens * heads // settings.ranks * each
 
 
+def many_pieces(model: Model, settings: Settings) -> bool:
+    """Whether indexers split a layer into more pieces, each a graph of its own.
+
+    So with the first model runner (log225, log240); the second, default since 0.29, breaks none.
+    """
+    kinds = (IndexerSlot, CompressedSlot)
+    first = settings.rules.version < (0, 29, 0)
+    return first and any(isinstance(slot, kinds) for slot in model.slots)
+
+
 def graph_part(model: Model, settings: Settings) -> Part | None:
     """CUDA graphs: a charge on the budget where the release estimates them.
 
@@ -246,6 +256,7 @@ def graph_part(model: Model, settings: Settings) -> Part | None:
     table = constants()["graphs_gib"]
     count = graph_count(settings)
     each = float(table["each"]) + float(table["each_log2_ranks"]) * math.log2(settings.ranks)
+    each += float(table["each_sparse"]) if many_pieces(model, settings) else 0.0
     value = float(table["first"]) + each / 1024 * (count - 1)
     scan = scan_bytes(model, settings)
     more = f" + {scan:,} B of a scan" if scan else ""
