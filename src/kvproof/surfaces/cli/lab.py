@@ -40,12 +40,18 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def _run(name: str, threads: int | None, chart: str | None, *, as_json: bool) -> int:
-    """Run one experiment and show it; 1 when a measurement is not what was predicted."""
+def _run(
+    name: str, threads: int | None, chart: str | None, *, as_json: bool, **settings: Any
+) -> int:
+    """Run one experiment and show it; 1 when a measurement is not what was predicted.
+
+    `settings` are the experiment's own; those that were not given (None) keep its defaults.
+    """
     _set_threads(threads)
     from kvproof.lab import experiments
 
-    result = getattr(experiments, name)()
+    given = {key: value for key, value in settings.items() if value is not None}
+    result = getattr(experiments, name)(**given)
     if chart:
         from kvproof.surfaces.charts import save
         from kvproof.surfaces.lab import experiment_chart
@@ -54,10 +60,9 @@ def _run(name: str, threads: int | None, chart: str | None, *, as_json: bool) ->
     if as_json:
         from kvproof.surfaces.document import document
 
-        click.echo(
-            document(f"lab {name}", inputs={"threads": (threads, "flag" if threads else "default")},
-                     result=result)
-        )  # fmt: skip
+        asked = {"threads": threads, **settings}
+        inputs = {k: (v, "default" if v is None else "flag") for k, v in asked.items()}
+        click.echo(document(f"lab {name}", inputs=inputs, result=result))
     else:
         from kvproof.surfaces.lab import experiment_text
 
@@ -75,11 +80,41 @@ def _set_threads(threads: int | None) -> None:
     use_threads(threads)
 
 
+def _counts(context: click.Context, option: click.Parameter, value: str | None) -> Any:
+    """Whole numbers of 1 or more, separated by commas; click's usage error for others."""
+    if value is None:
+        return None
+    parts = value.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        wrong = f"{value!r} is no list of whole numbers such as 48,96,192"
+        raise click.BadParameter(wrong, ctx=context, param=option)
+    return tuple(int(part) for part in parts)
+
+
+def _by_head(_context: object, _option: object, value: str | None) -> bool | None:
+    return None if value is None else value == "head"
+
+
+# What an experiment lets the user change beside the options that all have.
+_OWN: dict[str, tuple[Callable[..., Any], ...]] = {
+    "evict": (
+        click.option("--tokens", type=click.IntRange(32, 4096), help="Length of the text [320]."),
+        click.option("--budgets", metavar="N,N,...", callback=_counts,
+                     help="Entries that may stay [48,96,192]."),
+        click.option("--per", "by_head", type=click.Choice(["layer", "head"]), callback=_by_head,
+                     help="Heavy hitters: each layer, or each head of each layer, keeps its own "
+                     "entries [head]."),
+    ),
+}  # fmt: skip
+
+
 def _experiment_command(name: str, text: str) -> click.Command:
     @_options
-    def run(threads: int | None, chart: str | None, as_json: bool) -> int:
-        return _run(name.replace("-", "_"), threads, chart, as_json=as_json)
+    def run(threads: int | None, chart: str | None, as_json: bool, **settings: Any) -> int:
+        return _run(name.replace("-", "_"), threads, chart, as_json=as_json, **settings)
 
+    for option in _OWN.get(name, ()):
+        run = option(run)
     return click.command(name, help=text, short_help=text)(run)
 
 
@@ -92,7 +127,14 @@ for _name, _help in _NAMES.items():
 @click.option("--blocks", type=int, default=512, show_default=True, help="Blocks of the pool.")
 @click.option("--block-size", type=int, default=16, show_default=True)
 @click.option("--kv-dtype", default="f32", show_default=True, help="f32, bf16, fp8, int8 or int4.")
-@click.option("--model", type=click.Path(exists=True), help="A llama .gguf file [SmolLM2-135M].")
+@click.option("--model", help="A Llama or Gemma 3 .gguf file, or gemma-3-270m [SmolLM2-135M].")
+@click.option(
+    "--max-batched-tokens",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Tokens of a step; longer prompts go through in pieces.",
+)
 @click.option("--threads", type=click.IntRange(1))
 def serve(**values: Any) -> int:
     """A small OpenAI-compatible server on 127.0.0.1 with vLLM's metric names."""
