@@ -28,6 +28,8 @@ ROWS = (
     Row("device ", r"\bdevice \d+: {gpu:text}, compute capability", "2023+", "ggml-cuda.cu"),
     Row("name=\"", r"name=\"?{gpu:text}\"? total=\"?{total_gpu_memory:size}", "ollama",
         "ollama: discover/types.go"),
+    Row("description=", r"description=\"?{gpu:text}\"? libdirs=.{0,200}? "
+        r"total=\"?{total_gpu_memory:size}", "ollama", "ollama: discover/types.go"),
     Row("n_ctx", r"\bn_ctx(?:_seq)? += {flag.n_ctx:int}", "2023+", _CONTEXT),
     Row("n_seq_max", r"\bn_seq_max += {flag.parallel:int}", "2024+", _CONTEXT),
     Row("n_batch", r"\bn_batch += {flag.batch_size:int}", "2023+", _CONTEXT),
