@@ -42,6 +42,26 @@ def test_rocm_counts_what_its_allocator_holds(
     assert weights(name, release, "MI300X", **flags) == pytest.approx(printed, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "held"),
+    [
+        # One rank: both matrices are padded, and the padded down-projection is cut from the block
+        # of the old up-projection, which is held whole.
+        (1, 128 * (2 * 768 * (2048 * 2 + 256) + 2 * 768 * 2048 * 2)),
+        # Two ranks: rows of 768 B are not padded, so nothing is cut.
+        (2, 128 * (2 * 384 * (2048 * 2 + 256) + 2048 * 384 * 2)),
+    ],
+)
+def test_padded_experts_cut_up_the_block_before(ranks: int, held: int) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-30B-A3B", offline=True)
+    deployment = kvproof.Deployment("vllm@0.20", "MI300X", tensor_parallel_size=ranks)
+    found = rank_weights(model, settle(model, deployment))
+    loaded = found.total - found.remainders
+    experts = 3 * 128 * 768 * 2048 * 2 // ranks
+    pads = 48 * (held - experts)
+    assert found.remainders == pytest.approx(pads + 0.013 * (loaded + pads), abs=1)
+
+
 def test_experts_copied_back_leave_no_pads() -> None:
     name = "Qwen/Qwen3-VL-30B-A3B-Instruct"
     assert weights(name, "0.32", "MI300X") < 0.8 * weights(name, "0.20", "MI300X")

@@ -45,9 +45,8 @@ def _expert_pads(model: Model, settings: Settings) -> int:
     down = experts * model.hidden_size
     old_up, new_up = up * model.hidden_size * 2, up * _padded(model.hidden_size * 2)
     old_down, new_down = down * inner * 2, down * _padded(inner * 2)
-    if new_up == old_up and new_down == old_down:
-        return 0
-    kept = max(new_down, old_up) if new_up > old_up and new_down <= old_up else new_down
+    cuts = new_up > old_up and old_down < new_down <= old_up
+    kept = old_up if cuts else new_down
     return len(layers) * (new_up + kept - old_up - old_down)
 
 
