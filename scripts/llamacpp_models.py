@@ -319,6 +319,10 @@ def kimi_linear(r: Random) -> Keys:
     return keys | {"attention.head_count_kv": heads, "ssm.conv_kernel": 4, "kda.head_dim": 64}
 
 
+def bailing_linear(r: Random) -> Keys:
+    return kimi_linear(r) | {"kda.gate_lower_bound": -5.0}
+
+
 def rwkv(r: Random) -> Keys:
     keys = dense(r)
     return keys | {
@@ -346,13 +350,14 @@ RECIPES: dict[str, Recipe] = {
         "starcoder2", "exaone", "seed_oss", "maincoder", "hunyuan-dense", "pangu-embedded",
         "mistral3", "nemotron", "command-r", "stablelm", "minicpm", "olmo", "qwen", "baichuan",
         "orion", "starcoder", "refact", "falcon", "phi2", "plamo", "chatglm", "glm4",
-        "bitnet", "codeshell", "jais2", "qwen2vl",
+        "bitnet", "codeshell", "jais2", "qwen2vl", "deci", "hunyuan_vl", "talkie", "nanbeige",
+        "openelm",
     )},
     **{arch: plain_heads for arch in ("gpt2", "gptneox", "bloom", "mpt", "jais", "chameleon")},
-    **{arch: own_width for arch in ("qwen3", "gemma", "qwen3vl")},
+    **{arch: own_width for arch in ("qwen3", "gemma", "qwen3vl", "apertus")},
     **{arch: moe for arch in (
         "qwen3moe", "glm4moe", "minimax-m2", "ernie4_5-moe", "bailingmoe",
-        "bailingmoe2", "granitemoe", "hunyuan-moe", "grovemoe", "qwen3vlmoe", "hy_v3",
+        "bailingmoe2", "granitemoe", "hunyuan-moe", "grovemoe", "qwen3vlmoe", "hy_v3", "laguna",
     )},
     **{arch: narrow_moe for arch in ("phimoe", "arctic", "dbrx", "qwen2moe", "grok")},
     **{arch: plain_moe for arch in ("olmoe", "dots1", "deepseek")},
@@ -369,6 +374,7 @@ RECIPES: dict[str, Recipe] = {
     "gemma3n": gemma3n,
     "gemma4": gemma4,
     "deepseek2": latent,
+    "mistral4": latent,
     "deepseek2-expanded": expanded,
     "minicpm3": minicpm3,
     "deepseek32": indexed,
@@ -381,6 +387,7 @@ RECIPES: dict[str, Recipe] = {
     "granitehybrid": mixed(dense, groups=1),
     "plamo2": mixed(own_width, groups=0),
     "nemotron_h": nemotron_h,
+    "nemotron_h_moe": nemotron_h,
     "falcon-h1": falcon_h1,
     "lfm2": lfm2,
     "lfm2moe": lfm2moe,
@@ -388,6 +395,7 @@ RECIPES: dict[str, Recipe] = {
     "qwen35": gated_delta(own_width),
     "qwen35moe": gated_delta(moe),
     "kimi-linear": kimi_linear,
+    "bailingmoe3": bailing_linear,
     "rwkv6": rwkv,
     "rwkv7": rwkv,
     "arwkv7": rwkv_qwen,

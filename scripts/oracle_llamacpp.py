@@ -57,7 +57,7 @@ def write_gguf(path: Path, arch: str, keys: dict[str, Any]) -> None:
 
     writer = gguf.GGUFWriter(str(path), arch)
     for key, value in keys.items():
-        name = f"{arch}.{key}"
+        name = key if key.startswith("xielu.") else f"{arch}.{key}"
         if isinstance(value, bool):
             writer.add_bool(name, value)
         elif isinstance(value, float) or "freq_base" in key:

@@ -291,7 +291,8 @@ def stored_latent_dtype(backend: Backend, kv_dtype: str) -> str:
 def check_triton(backend: Backend, attention: Attention) -> None:
     """Raise UsageError where Triton's kernels would store fp8 that the GPU does not have."""
     needs = backend.name in ("TRITON_ATTN", "TRITON_MLA") and attention.platform == "cuda"
-    if needs and attention.kv_dtype in ("fp8", "fp8_e4m3") and attention.capability < (8, 9):
+    kinds = ("fp8", "fp8_e4m3", "fp8_per_token_head")
+    if needs and attention.kv_dtype in kinds and attention.capability < (8, 9):
         raise UsageError(
             f"vLLM's {backend.name} keeps no {attention.kv_dtype} cache below capability 8.9",
             hint="set kv_cache_dtype=bfloat16",

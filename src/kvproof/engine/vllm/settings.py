@@ -35,6 +35,8 @@ _HOPPER = (9, 0)
 # Falcon's attention layers are made without the cache's settings (models/falcon.py, 0.32), so the
 # cache keeps the model's type whatever is asked for.
 _OWN_CACHE_TYPE = ("FalconForCausalLM", "RWForCausalLM")
+# Gemma 4's longest video: frames, tokens of a frame, marks and times around it (gemma4_mm.py).
+_FRAMES, _FRAME_TOKENS, _FRAME_MARKS = 32, 70, 8
 _ATTENTION_FREE = ("mamba", "falcon_mamba")
 """Model types that are nothing but states."""
 
@@ -81,7 +83,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     check_parallel(model, deployment, flags)
     length, auto_fit = _length(model, flags, rules)
     draft = read_draft(model, flags)
-    batched, seqs = _batch(flags, rules, deployment, platform, length)
+    batched, seqs = _batch(model, flags, rules, deployment, length)
     if platform == "cpu" and any(isinstance(slot, LatentSlot) for slot in model.slots):
         batched = max(length, 2048)  # no chunked prefill there
     if rules.v1:
@@ -181,10 +183,10 @@ def _length(model: Model, flags: Mapping[str, Any], rules: Rules) -> tuple[int, 
 
 
 def _batch(
-    flags: Mapping[str, Any], rules: Rules, deployment: Deployment, platform: str, length: int
+    model: Model, flags: Mapping[str, Any], rules: Rules, deployment: Deployment, length: int
 ) -> tuple[int, int]:
     """max_num_batched_tokens and max_num_seqs: given, else by GPU, release and usage."""
-    tokens, seqs = _batch_defaults(flags, rules, deployment, platform)
+    tokens, seqs = _batch_defaults(flags, rules, deployment, _platform(deployment, flags))
     asked_tokens, asked_seqs = flags.get("max_num_batched_tokens"), flags.get("max_num_seqs")
     if flags.get("performance_mode") == "throughput":
         tokens, seqs = tokens * 2, seqs * 2
@@ -192,9 +194,22 @@ def _batch(
     if asked_tokens is None:
         if not _chunked(flags, rules, length):
             tokens = max(length, tokens)
+        tokens = max(tokens, _whole_item(model, flags, rules))
         tokens = min(tokens, count * length) if rules.v1 else tokens
     batched = asked_tokens or tokens
     return batched, asked_seqs or min(seqs, batched)
+
+
+def _whole_item(model: Model, flags: Mapping[str, Any], rules: Rules) -> int:
+    """Tokens of the longest video where pictures are read in both directions, so in one batch.
+
+    Source: vLLM 0.32, engine/arg_utils.py (_get_min_mm_batched_tokens), models/gemma4_mm.py.
+    """
+    both_ways = model.text_config.get("use_bidirectional_attention") == "vision"
+    sees = "ForConditionalGeneration" in model.architecture and model.config.get("vision_config")
+    if not (rules.null_reserved and both_ways and sees) or flags.get("language_model_only"):
+        return 0
+    return _FRAMES * (_FRAME_TOKENS + _FRAME_MARKS)
 
 
 def _chunked(flags: Mapping[str, Any], rules: Rules, length: int) -> bool:
