@@ -184,6 +184,12 @@ def test_an_option_given_twice_is_said(text: str, name: str, value: object) -> N
     assert "the last counts" in found.notes[0]
 
 
+def test_the_library_warns_of_it() -> None:
+    with pytest.warns(UserWarning, match="given twice"):
+        found = kvproof.Deployment.from_command("vllm serve m/n -tp 2 -tp 4")
+    assert found.flags["tensor_parallel_size"] == 4
+
+
 def test_the_same_value_twice_is_no_matter() -> None:
     assert not read_command("vllm serve m/n --max-model-len 4096 --max-model-len 4096").notes
 

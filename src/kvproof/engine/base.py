@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from types import ModuleType
@@ -144,10 +145,16 @@ class Deployment:
 
     @classmethod
     def from_command(cls, command: str, gpu: str | None = None, **flags: Any) -> Deployment:
-        """The deployment that a pasted command line starts (`vllm serve org/name --...`)."""
+        """The deployment that a pasted command line starts (`vllm serve org/name --...`).
+
+        Warns of options given twice and of those that are not followed.
+        """
         from kvproof.engine.command import read_command
 
-        return read_command(command, gpu=gpu, **flags).deployment
+        read = read_command(command, gpu=gpu, **flags)
+        for note in read.notes:
+            warnings.warn(note, stacklevel=2)
+        return read.deployment
 
 
 class CacheRequest(msgspec.Struct, frozen=True, kw_only=True):
