@@ -124,22 +124,27 @@ def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
         except UsageError:
             assumptions.append(f"the GPU {log.gpu!r} is not in the table")
     total = log.value("total_gpu_memory")
-    found = by_memory(total) if total else None
-    if found is None:
+    vendor = "NVIDIA" if log.engine == "tensorrt_llm" else None
+    near = by_memory(total, vendor) if total else []
+    if not near:
         assumptions.append("no GPU is named: give --gpu for the memory budget")
         return None
-    assumptions.append(f"the GPU is taken for {found.name}, by its {total / 2**30:.2f} GiB")  # type: ignore[operator]
-    return found.name
+    also = f" (or {', '.join(row.name for row in near[1:4])})" if near[1:] else ""
+    size = (total or 0) / 2**30
+    assumptions.append(f"the GPU is taken for {near[0].name}{also}, by its {size:.2f} GiB")
+    return near[0].name
 
 
-def by_memory(total: float) -> Accelerator | None:
-    """The GPU whose driver reports this much memory; the newer one where two do."""
+def by_memory(total: float, vendor: str | None = None) -> list[Accelerator]:
+    """The GPUs (of `vendor`) whose drivers report about this much memory, the nearest first."""
     near = [
         row
         for row in accelerators()
-        if abs(row.memory_bytes - total) <= _SAME_MEMORY * total and not row.unified_memory
+        if abs(row.memory_bytes - total) <= _SAME_MEMORY * total
+        and not row.unified_memory
+        and vendor in (None, row.vendor)
     ]
-    return min(near, key=lambda row: abs(row.memory_bytes - total), default=None)
+    return sorted(near, key=lambda row: abs(row.memory_bytes - total))
 
 
 def _flags(engine: str, gpu: str | None, log: Log) -> tuple[dict[str, Any], list[str]]:

@@ -127,6 +127,10 @@ def _local(log: Log, flat: dict[str, Any]) -> dict[str, Any]:
         out["estimate_full_gib"] = round(flat["estimate_full_mib"] / 1024, 2)
     if "kv_total_mib" not in flat and flat.get("kv_buffer_mib"):
         out["kv_total_mib"] = round(sum(flat["kv_buffer_mib"].values()), 2)
+    if "kv_total_mib" in flat and "streams" not in flat:
+        out["streams"] = 1  # lines of builds before streams: all sequences share one
+    if "kv_total_mib" in flat and "cells" not in flat and "n_ctx" in log.flags:
+        out["cells"] = log.flags["n_ctx"]  # lines of builds before a cache had a size of its own
     if "seqs" not in flat and "rs_seqs" in flat:
         out["seqs"] = flat["rs_seqs"]
     if "ubatch_size" in log.flags:

@@ -16,18 +16,38 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-# Prior widths: GiB for the constants, a share for the factors; half of what was guessed at first,
-# of ten settings the one that GPUs left out agree on (scripts/accuracy_learned.py says what is
-# gained). The weights' are second moments of printed over estimated weights on the logs.
-_CONSTANT, _RELEASE, _OWN, _NOISE = 0.1, 0.1, 0.4, 0.1
-_FACTOR, _ACTIVATION_FACTOR, _OWN_ACTIVATION = 0.15, 0.04, 0.05
-_WEIGHTS, _OWN_WEIGHTS = 0.003, 0.017
 _SCALED = ("communication", "CUDA graphs", "experts' workspace")
 _BY_ERA = ("activations", "communication")
 _AGREED, _AGREED_MODELS, _AGREED_SCATTER = 1.0, 3, 0.25
 """GiB beyond the priors' width that models have to agree on, how many, and how closely."""
 _MOST = 60
 """Starts that are weighed at once, the newest."""
+
+
+class Widths(msgspec.Struct, frozen=True, kw_only=True):
+    """Prior widths: GiB for constants, shares for factors.
+
+    Half of what was guessed at first; what others would give is in docs/accuracy.md. The weights'
+    are second moments of printed over estimated weights on the logs.
+    """
+
+    constant: float = 0.1
+    release: float = 0.1
+    own: float = 0.4
+    noise: float = 0.1
+    factor: float = 0.15
+    activation_factor: float = 0.04
+    own_activation: float = 0.05
+    weights: float = 0.003
+    own_weights: float = 0.017
+
+    @property
+    def weights_moment(self) -> float:
+        """Variance of printed over estimated weights."""
+        return self.weights**2 + self.own_weights**2
+
+
+USED = Widths()
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,28 +81,28 @@ def era_of(release: str | None) -> int:
     return 0 if number < (0, 7) else 1 if number < (0, 18) else 2
 
 
-def shared(starts: Sequence[Seen], release: str | None = None) -> Shared:
+def shared(starts: Sequence[Seen], release: str | None = None, widths: Widths = USED) -> Shared:
     """What a start of another model on `release` is expected to share with `starts`."""
     kept = list(starts)[-_MOST:]
     if not kept:
         return Shared(constant=0.0, ratios={})
     base = _agreed(kept)
     kept = [msgspec.structs.replace(start, more=start.more - base) for start in kept]
-    pull = _solved(kept)
+    pull = _solved(kept, widths)
     era = era_of(release)
-    constant = base + _CONSTANT**2 * sum(pull)
+    constant = base + widths.constant**2 * sum(pull)
     if release:
         own = (p for p, s in zip(pull, kept, strict=True) if s.release == release)
-        constant += _RELEASE**2 * sum(own)
+        constant += widths.release**2 * sum(own)
     ratios = {}
     for name in ("activations", *_SCALED):
-        width = _ACTIVATION_FACTOR if name == "activations" else _FACTOR
+        width = widths.activation_factor if name == "activations" else widths.factor
         ratios[name] = width**2 * sum(
             p * s.terms.get(name, 0.0)
             for p, s in zip(pull, kept, strict=True)
             if name not in _BY_ERA or s.era == era
         )
-    ratios["weights"] = _weights_ratio(kept)
+    ratios["weights"] = _weights_ratio(kept, widths)
     return Shared(constant=constant, ratios={name: r for name, r in ratios.items() if r})
 
 
@@ -98,38 +118,39 @@ def _agreed(starts: list[Seen]) -> float:
     return middle if enough and scatter < _AGREED_SCATTER * abs(middle) else 0.0
 
 
-def _kernel(a: Seen, b: Seen) -> float:
+def _kernel(a: Seen, b: Seen, widths: Widths) -> float:
     """Covariance of what two starts take beyond their estimates."""
     same_era = a.era is not None and a.era == b.era
-    out = _CONSTANT**2 + (_RELEASE**2 if a.release and a.release == b.release else 0.0)
+    same_release = a.release and a.release == b.release
+    out = widths.constant**2 + (widths.release**2 if same_release else 0.0)
     activations = a.terms.get("activations", 0.0) * b.terms.get("activations", 0.0)
     if same_era:
-        out += _ACTIVATION_FACTOR**2 * activations
+        out += widths.activation_factor**2 * activations
     for name in _SCALED:
         if same_era or name not in _BY_ERA:
-            out += _FACTOR**2 * a.terms.get(name, 0.0) * b.terms.get(name, 0.0)
+            out += widths.factor**2 * a.terms.get(name, 0.0) * b.terms.get(name, 0.0)
     if a.model == b.model:
-        out += _OWN**2 + _OWN_ACTIVATION**2 * activations
+        out += widths.own**2 + widths.own_activation**2 * activations
     return out
 
 
-def _noise(start: Seen) -> float:
+def _noise(start: Seen, widths: Widths) -> float:
     """Variance that no other start shares; weights that were not printed are in it."""
-    unseen = (_WEIGHTS**2 + _OWN_WEIGHTS**2) * start.weights**2
-    own = _NOISE**2 + (unseen if start.weights_ratio is None else 0.0)
-    marginal = _kernel(start, start) + own
+    unseen = widths.weights_moment * start.weights**2
+    own = widths.noise**2 + (unseen if start.weights_ratio is None else 0.0)
+    marginal = _kernel(start, start, widths) + own
     surprise = max(1.0, start.more**2 / marginal)
     return own + marginal * (surprise**2 - 1)
 
 
-def _solved(starts: list[Seen]) -> list[float]:
+def _solved(starts: list[Seen], widths: Widths) -> list[float]:
     """(covariance + noise)^-1 times what was seen, by Cholesky's way."""
     n = len(starts)
     rows: list[list[float]] = []
     for i, a in enumerate(starts):
         row: list[float] = []
         for j in range(i + 1):
-            value = _kernel(a, starts[j]) + (_noise(a) if i == j else 0.0)
+            value = _kernel(a, starts[j], widths) + (_noise(a, widths) if i == j else 0.0)
             other = row if i == j else rows[j]
             value -= sum(row[k] * other[k] for k in range(j))
             row.append(math.sqrt(max(value, 1e-12)) if i == j else value / other[j])
@@ -145,18 +166,18 @@ def _solved(starts: list[Seen]) -> list[float]:
     return out
 
 
-def _weights_ratio(starts: Iterable[Seen]) -> float:
+def _weights_ratio(starts: Iterable[Seen], widths: Widths) -> float:
     """The shared excess of the weights: each model's median, drawn to none by the prior."""
     by_model: dict[str, list[float]] = {}
     for start in starts:
         if start.weights_ratio is not None:
             by_model.setdefault(start.model, []).append(start.weights_ratio)
-    usual = _WEIGHTS**2 + _OWN_WEIGHTS**2
-    total, weight = 0.0, 1 / _WEIGHTS**2
+    usual = widths.weights_moment
+    total, weight = 0.0, 1 / widths.weights**2
     for ratios in by_model.values():
         middle = statistics.median(ratios)
         surprise = max(1.0, middle**2 / usual)
-        trust = 1 / (_OWN_WEIGHTS**2 + usual * (surprise**2 - 1))
+        trust = 1 / (widths.own_weights**2 + usual * (surprise**2 - 1))
         total += trust * middle
         weight += trust
     return total / weight

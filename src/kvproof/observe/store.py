@@ -20,7 +20,7 @@ import msgspec
 from kvproof.engine.overheads import Overheads
 from kvproof.errors import InputError
 from kvproof.observe.place import default_path
-from kvproof.observe.shared import Seen, era_of, shared
+from kvproof.observe.shared import USED, Seen, Widths, era_of, shared
 from kvproof.units import GIB
 
 _SCHEMA = """
@@ -170,7 +170,10 @@ def overheads(
 
 
 def fit(
-    starts: Iterable[Start], model: str | None = None, release: str | None = None
+    starts: Iterable[Start],
+    model: str | None = None,
+    release: str | None = None,
+    widths: Widths = USED,
 ) -> Overheads | None:
     """The overheads of starts of one engine on one GPU, for `model` or for any model.
 
@@ -187,7 +190,7 @@ def fit(
         kept = own
         value, spread = _own(own)
     else:
-        found = shared([_seen(start) for start in _distinct(kept)], release)
+        found = shared([_seen(start) for start in distinct(kept)], release, widths)
         value, ratios = -found.constant * GIB, found.ratios
     return Overheads(
         engine=kept[0].engine,
@@ -234,7 +237,7 @@ def _own(starts: list[Start]) -> tuple[float, int | None]:
     return middle, None if spread is None else int(spread)
 
 
-def _distinct(starts: list[Start]) -> list[Start]:
+def distinct(starts: list[Start]) -> list[Start]:
     """One start of each model, release and flags: the middle one."""
     groups: dict[str, list[Start]] = {}
     for start in starts:
