@@ -50,7 +50,7 @@ _SAME: dict[str, Equal] = {
     "minicpm": Equal("llama", exact=False),
     "minicpmv": Equal("qwen2", exact=False),
     "minimax_m1": Equal("minimax"),
-    "minimax_m3": Equal("minimax_m3_vl_text", exact=False),
+    "minimax_m3": Equal("minimax_m3_vl_text"),
     "minimax_text_01": Equal("minimax"),
     "orion": Equal("llama", exact=False),
     "phi3_v": Equal("phi3", exact=False),
@@ -70,7 +70,8 @@ def translate(config: Config) -> Translated:
     if not isinstance(kind, str):
         return Translated(config)
     if kind in _SPECIAL:
-        rule, exact = _SPECIAL[kind]
+        rule, equal_weights = _SPECIAL[kind]
+        exact = equal_weights(config) if callable(equal_weights) else equal_weights
         return Translated(rule(config), (f"model_type {kind} is read by its own rule",), exact)
     equal = _SAME.get(kind)
     if equal is None:
@@ -90,6 +91,44 @@ def _wrapped(key: str) -> Callable[[Config], Config]:
         return {**rest, "text_config": text, "model_type": "internvl"}
 
     return rule
+
+
+def _internvl(config: Config) -> Config:
+    """InternVL's own form: the decoder under llm_config, InternViT's names for the tower's fields.
+
+    Source: configuration_intern_vit.py and modeling_internvl_chat.py of OpenGVLab's repositories.
+    """
+    out, vision = _wrapped("llm_config")(config), _tower(config)
+    image, patch = vision.get("image_size", 448), vision.get("patch_size", 14)
+    tower = {
+        "model_type": "internvl_vision",
+        "hidden_size": vision.get("hidden_size", 3200),
+        "num_hidden_layers": vision.get("num_hidden_layers", 48),
+        "num_attention_heads": vision.get("num_attention_heads", 25),
+        "intermediate_size": vision.get("intermediate_size", 12800),
+        "image_size": [image, image],
+        "patch_size": [patch, patch],
+        "attention_bias": vision.get("qkv_bias", False),
+        "use_qk_norm": vision.get("qk_normalization", True),
+        "norm_type": vision.get("norm_type", "rms_norm"),
+    }
+    return {
+        **out,
+        "vision_config": tower,
+        "downsample_ratio": config.get("downsample_ratio", 0.5),
+        "tie_word_embeddings": bool(out["text_config"].get("tie_word_embeddings", False)),
+    }
+
+
+def _tower(config: Config) -> Config:
+    found = config.get("vision_config")
+    return found if isinstance(found, dict) else {}
+
+
+def _whole_tower(config: Config) -> bool:
+    """Whether the decoder's weights are known and the tower's widths are written out."""
+    text = translate(dict(config["llm_config"]))
+    return text.exact and {"hidden_size", "intermediate_size"} <= set(_tower(config))
 
 
 def _refined_web(config: Config) -> Config:
@@ -170,7 +209,7 @@ def _baichuan_m1(config: Config) -> Config:
     return {**config, "model_type": "llama", "layer_types": kinds, "per_layer_config": overrides}
 
 
-_SPECIAL: dict[str, tuple[Callable[[Config], Config], bool]] = {
+_SPECIAL: dict[str, tuple[Callable[[Config], Config], bool | Callable[[Config], bool]]] = {
     "RefinedWeb": (_refined_web, True),
     "RefinedWebModel": (_refined_web, True),
     "baichuan": (_every_head("llama"), False),
@@ -178,7 +217,7 @@ _SPECIAL: dict[str, tuple[Callable[[Config], Config], bool]] = {
     "chatglm": (_chatglm, True),
     "deepseek_vl_v2": (_wrapped("language_config"), False),
     "h2ovl_chat": (_wrapped("llm_config"), False),
-    "internvl_chat": (_wrapped("llm_config"), False),
+    "internvl_chat": (_internvl, _whole_tower),
     "kimi_k3": (_kimi_k3, False),
     "kimi_vl": (_wrapped("text_config"), False),
     "NVLM_D": (_wrapped("llm_config"), False),

@@ -33,7 +33,8 @@ _HOST_NAMES = ("ngram_embedding",)
 """Tables that stay in the host's memory by default (config/engram.py, cpu_offload)."""
 _ENCODER_ROLES = ("vision", "audio", "projector")
 _FLAG_BITS = (
-    (("nvfp4", "fp4", "mxfp4"), 4.5, ("expert", "mlp", "shared_expert")),
+    (("mxfp4",), 4.25, ("expert", "mlp", "shared_expert")),
+    (("nvfp4", "fp4"), 4.5, ("expert", "mlp", "shared_expert")),
     (("awq", "gptq", "int4", "w4a16", "auto_round", "bitsandbytes"), 4.25, ()),
     (("fp8", "w8a8", "int8", "modelopt", "fbgemm"), 8.0, ()),
 )
