@@ -68,3 +68,15 @@ def test_an_unknown_name_offers_the_near_ones() -> None:
 def test_every_entry_names_its_source() -> None:
     assert all(entry.source for entry in catalog.entries().values())
     assert catalog.catalog_date() >= "2026"
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("OpenGVLab/InternVL2-8B", 8_075_365_376),
+        ("tencent/Hunyuan-A13B-Instruct", 80_393_183_232),
+        ("deepseek-ai/deepseek-moe-16b-base", 16_375_728_128),
+    ],
+)
+def test_what_was_put_back_gives_the_hubs_count(name: str, count: int) -> None:
+    assert kvproof.load_model(name, offline=True).parameters == count
