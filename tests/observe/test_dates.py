@@ -1,0 +1,77 @@
+"""Which releases a wording allows, and the rule sets that follow."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import kvproof
+from kvproof.observe.dates import span, wording
+from kvproof.observe.formats import rows
+from kvproof.observe.releases import candidates, rule_sets
+
+# Releases that the posts state otherwise than their lines: shortened or rounded by hand.
+QUOTED = {"log101", "log110", "log266", "log301"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "inside", "outside"),
+    [
+        ("0.6.5-0.10.2", ("0.6.5", "0.7.3", "0.10.2"), ("0.6.4", "0.10.3", "0.11.0")),
+        ("0.9.1-0.13", ("0.9.1", "0.13.0", "0.13.5"), ("0.9.0", "0.14.0")),
+        ("0.14+", ("0.14.0", "0.33.0", "1.0.0"), ("0.13.9", "0.9.2")),
+        ("0.6.4", ("0.6.4",), ("0.6.3", "0.6.5", "0.7.0")),
+        ("any", ("0.1.0", "9.9.9"), ()),
+        ("2024+", ("0.1.0", "9.9.9"), ()),
+        ("0.11+ on CPU", ("0.11.0",), ("0.10.2",)),
+    ],
+)
+def test_spans(versions: str, inside: tuple[str, ...], outside: tuple[str, ...]) -> None:
+    found = span([wording(versions, "words")])
+    assert all(found.holds(release) for release in inside)
+    assert not any(found.holds(release) for release in outside)
+
+
+def test_wordings_meet_and_contradictions_date_nothing() -> None:
+    both = span([wording("0.9.1+", "a"), wording("0.8.1-0.11.0", "b"), wording("0.7+", "c")])
+    assert (both.since, both.until, both.because) == ("0.9.1", "0.11.0", ("a", "b"))
+    assert str(span([wording("0.14+", "a"), wording("0.6.5-0.10.2", "b")])) == "any release"
+
+
+def test_every_rows_releases_can_be_read() -> None:
+    for row in rows():
+        text = row.row.versions
+        plain = re.match(r"\d+\.\d", text)
+        assert not plain or wording(text, "").since is not None, text
+
+
+def test_published_logs_lie_within_the_span_of_their_wording(data_dir: Path) -> None:
+    seen = 0
+    for line in (data_dir / "logs" / "engine_startups.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        stated = re.fullmatch(r"(\d+\.\d+\.\d+)(?:(?:rc|\.post|\.dev|\+)[^/]*)?",
+                              record.get("engine_version") or "")  # fmt: skip
+        if record["engine"] != "vllm" or stated is None or stated[1].startswith("0.1."):
+            continue
+        log = kvproof.read_log("\n".join(record["lines"]) + "\n")
+        assert log.wording.holds(stated[1]) or record["id"] in QUOTED, record["id"]
+        seen += log.wording.since is not None
+    assert seen > 20
+
+
+def test_rule_sets_cover_every_release_once() -> None:
+    for engine in ("vllm", "sglang", "tensorrt_llm", "llamacpp"):
+        releases = [name for rules in rule_sets(engine) for name in rules.releases]
+        assert len(releases) == len(set(releases)) > 3
+
+
+def test_v0_lines_leave_only_v0_rules() -> None:
+    text = (
+        "INFO model weights take 14.25GiB; non_torch_memory takes 0.10GiB; PyTorch activation peak "
+        "memory takes 1.09GiB; the rest of the memory reserved for KV Cache is 5.77GiB.\n"
+    )
+    found = candidates(kvproof.read_log(text))
+    assert {rules.newest[:3] for rules in found} <= {"0.6", "0.7"}
