@@ -27,6 +27,8 @@ _NO_STAGES = ("gemma3n", "hrm_text", "mamba2", "paddleocr_vl", "smolvlm")
 
 ASYNC_METHODS = ("eagle", "eagle3", "mtp", "draft_model", "ngram_gpu", "dflash", "dspark")
 """Speculative methods that asynchronous scheduling works with."""
+_HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash")
+"""Methods that draft from the target's hidden states."""
 _REMOVED = Path(__file__).with_name("data") / "removed.json"
 
 
@@ -110,7 +112,7 @@ def check_draft(model: Model, flags: Mapping[str, Any], draft: Draft) -> None:
             f"vLLM has no asynchronous scheduling with {draft.method} speculation",
             hint="leave async_scheduling out",
         )
-    if flags.get("kv_sharing_fast_prefill") and draft.layers:
+    if flags.get("kv_sharing_fast_prefill") and draft.method in _HIDDEN_STATES:
         raise UsageError(
             "vLLM has no kv_sharing_fast_prefill with a draft's layers",
             hint="leave kv_sharing_fast_prefill out",
