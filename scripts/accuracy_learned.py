@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import fit_vllm_budget as fits
@@ -12,200 +14,253 @@ import log_points as logs
 from accuracy_text import gpu_of, percent, table
 
 from kvproof.engine.vllm.rank_weights import rank_weights
-from kvproof.observe.store import ESTIMATED, Start, adjusted_kv, fit
+from kvproof.observe.shared import USED, Widths
+from kvproof.observe.store import ESTIMATED, Start, adjusted_kv, distinct, fit
 
 GIB = logs.GIB
+_HEAD = ["GPU", "cases", "median error", "learned", "mean error", "learned", "better", "worse"]
+_NOTHING = 1e-9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing predicted before and after learning: shares of what was printed."""
+
+    gpu: str
+    name: str
+    before: float
+    after: float
+
+
+SETTINGS = {
+    "in use": USED,
+    "half": Widths(constant=0.05, release=0.05, factor=0.075, activation_factor=0.02),
+    "twice": Widths(constant=0.2, release=0.2, factor=0.3, activation_factor=0.08, own=0.8),
+    "no constant": Widths(constant=0.0, activation_factor=0.0),
+    "weights alone": Widths(constant=0.0, release=0.0, factor=0.0, activation_factor=0.0),
+    "wide weights": Widths(weights=0.01, own_weights=0.01),
+    "wide releases": Widths(release=0.5, own=0.6),
+    "communication": Widths(constant=0.0, release=0.0, factor=0.3, activation_factor=0.0),
+    "constant alone": Widths(constant=0.2, release=0.0, factor=0.0, activation_factor=0.0),
+}
+"""Prior widths that are tried: a tested GPU gets those that do best on the other GPUs."""
 
 
 def starts_of(rows: list[Any], constants: dict[str, Any], scale: float) -> list[tuple[Any, Start]]:
     """The rows as the store would keep them, predicted with `constants`."""
-    out = []
     estimates = fits.estimates(rows, constants)
-    for row, error, half in fits.predict(rows, constants):
-        printed = row.point.observed["available_kv_memory_gib"]
-        seen = row.point.observed.get("weights_gib")
-        weights = rank_weights(row.point.model(), row.settings).total
-        terms = {"weights": seen * GIB} if seen else {}
-        printed_of = row.point.observed
-        terms |= {
-            name: printed_of[f"{name}_gib"] * GIB
-            for name in ("peak_activation", "cuda_graph_estimated")
-            if printed_of.get(f"{name}_gib") is not None
-        }
-        terms |= {ESTIMATED + name: value for name, value in estimates[id(row)].items()}
-        start = Start(
-            engine="vllm",
-            version=row.point.release or row.point.version or "",
-            gpu=gpu_of(row),
-            ranks=row.settings.ranks,
-            model=row.point.name,
-            flags=row.point.flags,
-            predicted=round((printed + error) * GIB),
-            printed=round(printed * GIB),
-            half=round(half * scale * GIB),
-            weights=weights,
-            terms=terms,
-        )
-        out.append((row, start))
-    return out
+    return [
+        (row, _start(row, error, half * scale, estimates[id(row)]))
+        for row, error, half in fits.predict(rows, constants)
+    ]
 
 
-_Errors = list[tuple[str, str, float, float]]
+def _start(row: Any, error: float, half: float, estimates: dict[str, float]) -> Start:
+    seen = row.point.observed
+    printed = seen["available_kv_memory_gib"]
+    named = {"weights": "weights_gib"} | {
+        name: f"{name}_gib" for name in ("peak_activation", "cuda_graph_estimated")
+    }
+    terms = {name: seen[key] * GIB for name, key in named.items() if seen.get(key) is not None}
+    return Start(
+        engine="vllm",
+        version=row.point.release or row.point.version or "",
+        gpu=gpu_of(row),
+        ranks=row.settings.ranks,
+        model=row.point.name,
+        flags=row.point.flags,
+        predicted=round((printed + error) * GIB),
+        printed=round(printed * GIB),
+        half=round(half * GIB),
+        weights=rank_weights(row.point.model(), row.settings).total,
+        terms=terms | {ESTIMATED + name: value for name, value in estimates.items()},
+    )
 
 
 def learned_section(rows: list[Any], scale: float) -> str:
-    """Before and after learning on GPUs that the constants have not seen."""
-    others, single, again, alone = _studies(rows, scale)
-    houses = _houses(rows, scale)
-    head = ["GPU", "cases", "median error", "learned", "mean error", "learned", "better", "worse"]
-    body = [_learned_row(gpu, [o for o in others if o[0] == gpu]) for gpu in _gpus(others)]
+    """Before and after learning on GPUs, and of operators, that the constants have not seen."""
+    by_gpu = {gpu: _unseen(rows, scale, gpu) for gpu in _gpus(rows)}
+    unserved = _unserved(rows, scale)
+    tried = {
+        name: {gpu: list(_pairs(gpu, own, widths)) for gpu, own in by_gpu.items()}
+        for name, widths in SETTINGS.items()
+    }
+    chosen = {gpu: _chosen(tried, gpu) for gpu in by_gpu}
+    nested = [case for gpu in by_gpu for case in tried[chosen[gpu]][gpu]]
+    names = sorted({chosen[gpu] for gpu, own in by_gpu.items() if len(_models(own)) > 1})
+    pairs = [case for gpu in by_gpu for case in tried["in use"][gpu]]
     return "\n\n".join(
         [
             "## What `kvproof check --learn` gains",
-            "For each GPU, vLLM's constants are fitted without any of its points; each model's "
-            "memory is then predicted bare, and with the overheads learned from all starts of the "
-            "*other* models on that GPU (a case is a model).",
-            table(head, [*body, _learned_row("all", others)]),
-            "With one start of the same model under other flags on that GPU (a case is a model):",
-            table(head, [_learned_row("all", again)]),
-            "With a single start of one other model (a case is a pair of models; each start of the "
-            "one by itself, the median over them and over the other's starts):",
+            "The case is a GPU that the shipped constants have not seen: vLLM's constants are "
+            "fitted without any of its points, each start is predicted from GPU and flags, and "
+            "again with what was learned on that GPU. Starts of one deployment count once.",
+            "**One start of the same model under other flags** (a case is a model):",
+            _by_gpu(_each(by_gpu, _again), only_all=True),
+            "**One start of another model** (a case is a pair of models, the median over both "
+            "models' deployments):",
+            _by_gpu(pairs),
+            "**All starts of all other models** on that GPU (a case is a model):",
+            _by_gpu(_each(by_gpu, _others)),
+            "**One start, and everything else on that GPU** (a case is a start that calibrates; "
+            "its error the median over every other deployment there, of its own model or not):",
+            _by_gpu(_each(by_gpu, _rest)),
+            "### An operator that the constants have not seen",
+            "The served starts (`srv-`) are one operator's, on three GPUs. Here the constants are "
+            "fitted without any of them, so neither host nor GPU of that operator is in the fit.",
             table(
-                head,
+                ["learned from", *_HEAD[1:]],
                 [
-                    *(_learned_row(g, [o for o in alone if o[0] == g]) for g in _gpus(alone)),
-                    _learned_row("all", alone),
+                    _row("same model, other flags", _each(unserved, _again)),
+                    _row("one start of another model", _each(unserved, _pairs)),
+                    _row("all other models", _each(unserved, _others)),
+                    _row("one start, everything else", _each(unserved, _rest)),
                 ],
             ),
-            "With all starts of one other model:",
+            "By GPU, with one start of another model:",
+            _by_gpu(_each(unserved, _pairs)),
+            "### Prior widths",
+            f"The rule (`kvproof.observe.shared`) has prior widths. Of {len(SETTINGS)} settings, "
+            "each GPU gets the one with the lowest mean logarithm of learned over bare error on "
+            f"the *other* GPUs' pairs of models (chosen: {', '.join(names)}). Against the widths "
+            "in use, with one start of another model:",
             table(
-                head,
+                ["widths", *_HEAD[1:]],
                 [
-                    *(_learned_row(g, [o for o in single if o[0] == g]) for g in _gpus(single)),
-                    _learned_row("all", single),
+                    _row("in use", pairs),
+                    _row("chosen on the other GPUs", nested),
                 ],
             ),
-            "Where both models were started by the same operator, and where not:",
-            table(head, [_learned_row(name, found) for name, found in houses]),
             _SO,
         ]
     )
 
 
-_SO = """So one start of a model settles its other deployments. A start of another model helps more
-often than it harms, but by little: mean and median over pairs do not fall. What is left once the
-constants are fitted is mostly not the GPU's. Beyond the weights, the models that one operator
-started on H200 lie from 5.5 GiB below the estimate (DeepSeek-R1, 0.11.0) to 5.1 GiB above it
-(DeepSeek-V4-Pro), the others within 1.3 GiB without a common sign; DeepSeek-R1 alone moves by
-1.5 GiB and back from release to release (0.11.2 to 0.16). Posts of one GPU by different people
-share no host, and seldom say batch, release or what else ran: H100 and RTX 3090, where learning
-harms, are such. What does carry over: the size of the communication term, a vendor's build of a
-release (3.3 to 4.5 GiB between 0.11.0 and 0.11.0+rhai5), and what a platform adds to all weights
-(1 to 2 % on MI300X).
-
-The rule (`kvproof.observe.shared`) takes the expectation of the shared part under prior widths. Of
-ten settings of the widths, the one in use has, for seven of the eight GPUs, the best count of
-better less worse on the seven others (for H200, one without the constant and the activations has).
-How fast a start that lies far out loses its say was chosen of three settings with these pairs in
-sight; the others gave much the same. A printed peak or graph
-estimate takes that part out of a start's gap, as weights do; but twelve of the 185 points print
-a peak, and none of those on H200 and MI300X. A gain in the median
-from one start of another model is not to be had from these logs: it would take several models on
-one host, with the terms printed."""
+_SO = """What this says, plainly. One calibration settles the same model's other deployments. A
+start of *another* model moves the prediction little, and no better in the median: with the GPU,
+or the whole operator, left out of the fit, what the constants miss is mostly not the GPU's or the
+host's. Beyond the weights, models of one operator on one GPU and release lie on both sides of the
+estimate, with no common sign. The gaps of two models on one GPU correlate by 0.1, by 0.35 where
+they also share the release (median gaps of pairs, cut at 2 GiB). Choosing the prior widths on
+other GPUs does not change that: of 1,500 settings drawn at random (more kinds of terms, heavier
+tails), those best on the other GPUs did worse on the tested one than the narrow widths in use.
+What does carry over: a release's or a vendor build's constant (3 to 5 GiB at 0.11.0 and
+0.13.1.dev8), the size of the communication term, what a platform adds to all weights (1 to 2 % on
+MI300X). A printed peak or graph estimate takes that part out of a start's gap, as weights do; but
+few of the points print a peak, and none of those on H200 and MI300X."""
 
 
-def _houses(rows: list[Any], scale: float) -> list[tuple[str, _Errors]]:
-    """Pairs of models by whether one operator started both."""
-    out: list[tuple[str, _Errors]] = [("one operator", []), ("several", [])]
-    counted = [row for row in rows if fits.counts_for(row)]
-    for gpu in sorted({gpu_of(row) for row in counted}):
-        own = [row for row in counted if gpu_of(row) == gpu]
-        fitted = fits.fit([row for row in rows if gpu_of(row) != gpu])
-        pairs = starts_of(own, fitted, scale)
-        served = [start for row, start in pairs if row.point.id.startswith("srv-")]
-        posted = [start for row, start in pairs if not row.point.id.startswith("srv-")]
-        sides = ((0, served, served), (1, posted, posted), (1, served, posted), (1, posted, served))
-        for house, sources, targets in sides:
-            for name in sorted({start.model for start in sources}):
-                kept = [start for start in sources if start.model == name]
-                others = [start for start in targets if start.model != name]
-                out[house][1].extend(_learned(others, gpu, lambda _, __, kept=kept: kept))
-    return out
+def _gpus(rows: Iterable[Any]) -> list[str]:
+    return sorted({gpu_of(row) for row in rows if fits.counts_for(row)})
 
 
-def _studies(rows: list[Any], scale: float) -> tuple[_Errors, _Errors, _Errors, _Errors]:
-    counted = [row for row in rows if fits.counts_for(row)]
-    others: _Errors = []
-    single: _Errors = []
-    again: _Errors = []
-    alone: _Errors = []
-    for gpu in sorted({gpu_of(row) for row in counted}):
-        own = [row for row in counted if gpu_of(row) == gpu]
-        models = sorted({row.point.name for row in own})
-        if len(models) < 2:
-            continue
-        fitted = fits.fit([row for row in rows if gpu_of(row) != gpu])
-        starts = [start for _, start in starts_of(own, fitted, scale)]
-        others += _learned(starts, gpu, _other_models)
-        again += _learned(starts, gpu, _other_flags)
-        for name in models:
-            kept = [start for start in starts if start.model == name]
-            alone += _alone(starts, gpu, kept)
-            single += _learned(starts, gpu, lambda _, t, kept=kept: [k for k in kept if k.model != t.model])  # fmt: skip # noqa: E501
-    return others, single, again, alone
+def _unseen(rows: list[Any], scale: float, gpu: str) -> list[Start]:
+    """The GPU's deployments under constants fitted without it."""
+    own = [row for row in rows if gpu_of(row) == gpu and fits.counts_for(row)]
+    fitted = fits.fit([row for row in rows if gpu_of(row) != gpu])
+    return distinct([start for _, start in starts_of(own, fitted, scale)])
 
 
-def _other_models(starts: list[Start], target: Start) -> list[Start]:
-    return [start for start in starts if start.model != target.model]
+def _unserved(rows: list[Any], scale: float) -> dict[str, list[Start]]:
+    """The one operator's deployments by GPU, under constants fitted without that operator."""
+    served = [row for row in rows if row.point.id.startswith("srv-") and fits.counts_for(row)]
+    fitted = fits.fit([row for row in rows if not row.point.id.startswith("srv-")])
+    out: dict[str, list[Start]] = defaultdict(list)
+    for row, start in starts_of(served, fitted, scale):
+        out[gpu_of(row)].append(start)
+    return {gpu: distinct(own) for gpu, own in sorted(out.items())}
 
 
-def _other_flags(starts: list[Start], target: Start) -> list[Start]:
-    same = [start for start in starts if start.model == target.model]
-    return [start for start in same if start.flags != target.flags][:1]
+def _models(starts: list[Start]) -> list[str]:
+    return sorted({start.model for start in starts})
 
 
-def _gpus(found: list[tuple[str, str, float, float]]) -> list[str]:
-    return sorted({gpu for gpu, *_ in found})
+_Study = Callable[[str, list[Start]], Iterable[Case]]
 
 
-def _learned(
-    starts: list[Start], gpu: str, choose: Callable[[list[Start], Start], list[Start]]
-) -> list[tuple[str, str, float, float]]:
-    """(GPU, model, median error bare, median error corrected) of each model."""
-    errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for target in starts:
-        known = fit(choose(starts, target), target.model, target.version)
-        if known is None:
-            continue
-        after = adjusted_kv(target, known) - target.printed
-        errors[target.model].append((abs(target.gap) / target.printed, abs(after) / target.printed))
-    return [
-        (gpu, model, statistics.median(a for a, _ in own), statistics.median(b for _, b in own))
-        for model, own in errors.items()
-    ]
+def _each(by_gpu: dict[str, list[Start]], study: _Study) -> list[Case]:
+    return [case for gpu, own in by_gpu.items() for case in study(gpu, own)]
 
 
-def _alone(starts: list[Start], gpu: str, sources: list[Start]) -> _Errors:
-    """As `_learned`, with each of one model's starts by itself."""
-    errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for source in sources:
-        for target in starts:
-            known = fit([source], target.model, target.version)
-            if target.model == source.model or known is None:
-                continue
-            after = adjusted_kv(target, known) - target.printed
-            before = abs(target.gap) / target.printed
-            errors[target.model].append((before, abs(after) / target.printed))
-    return [
-        (gpu, model, statistics.median(a for a, _ in own), statistics.median(b for _, b in own))
-        for model, own in errors.items()
-    ]
+def _errors(
+    source: list[Start], target: Start, widths: Widths = USED
+) -> tuple[float, float] | None:
+    """The error of `target` bare and with what `source` taught."""
+    known = fit(source, target.model, target.version, widths)
+    if known is None:
+        return None
+    after = abs(adjusted_kv(target, known) - target.printed) / target.printed
+    return abs(target.gap) / target.printed, after
 
 
-def _learned_row(name: str, found: list[tuple[str, str, float, float]]) -> list[str]:
-    before, after = [f[2] for f in found], [f[3] for f in found]
-    return [name, str(len(found)), percent(statistics.median(before)),
+def _case(gpu: str, name: str, found: Iterable[tuple[float, float] | None]) -> Iterator[Case]:
+    kept = [pair for pair in found if pair is not None]
+    if kept:
+        before, after = (statistics.median(pair[side] for pair in kept) for side in (0, 1))
+        yield Case(gpu, name, before, after)
+
+
+def _pairs(gpu: str, starts: list[Start], widths: Widths = USED) -> Iterator[Case]:
+    """One start of one model, for the deployments of another."""
+    for source in _models(starts):
+        for target in _models(starts):
+            if source != target:
+                yield from _case(
+                    gpu,
+                    f"{source} > {target}",
+                    (
+                        _errors([a], b, widths)
+                        for a in starts
+                        if a.model == source
+                        for b in starts
+                        if b.model == target
+                    ),
+                )
+
+
+def _others(gpu: str, starts: list[Start]) -> Iterator[Case]:
+    """Every start of the other models."""
+    for name in _models(starts):
+        rest = [start for start in starts if start.model != name]
+        found = (_errors(rest, start) for start in starts if start.model == name)
+        yield from _case(gpu, name, found)
+
+
+def _again(gpu: str, starts: list[Start]) -> Iterator[Case]:
+    """One start of the same model under other flags."""
+    for name in _models(starts):
+        own = [start for start in starts if start.model == name]
+        found = (_errors([a], b) for a in own for b in own if a.flags != b.flags)
+        yield from _case(gpu, name, found)
+
+
+def _rest(gpu: str, starts: list[Start]) -> Iterator[Case]:
+    """One start, for every other deployment on the GPU."""
+    for place, source in enumerate(starts):
+        found = (_errors([source], b) for n, b in enumerate(starts) if n != place)
+        yield from _case(gpu, f"{source.model} {place}", found)
+
+
+def _chosen(tried: dict[str, dict[str, list[Case]]], tested: str) -> str:
+    """The setting that does best on the GPUs other than the tested one."""
+
+    def score(name: str) -> float:
+        cases = [c for gpu, own in tried[name].items() if gpu != tested for c in own]
+        return statistics.mean(math.log((c.after + 1e-3) / (c.before + 1e-3)) for c in cases)
+
+    return min(SETTINGS, key=score)
+
+
+def _by_gpu(cases: list[Case], *, only_all: bool = False) -> str:
+    gpus = [] if only_all else sorted({case.gpu for case in cases})
+    body = [_row(gpu, [case for case in cases if case.gpu == gpu]) for gpu in gpus]
+    return table(_HEAD, [*body, _row("all", cases)])
+
+
+def _row(name: str, cases: list[Case]) -> list[str]:
+    before, after = [case.before for case in cases], [case.after for case in cases]
+    return [name, str(len(cases)), percent(statistics.median(before)),
             percent(statistics.median(after)), percent(statistics.mean(before)),
             percent(statistics.mean(after)),
-            str(sum(b < a - 1e-9 for a, b in zip(before, after, strict=True))),
-            str(sum(b > a + 1e-9 for a, b in zip(before, after, strict=True)))]  # fmt: skip
+            str(sum(b < a - _NOTHING for a, b in zip(before, after, strict=True))),
+            str(sum(b > a + _NOTHING for a, b in zip(before, after, strict=True)))]  # fmt: skip
