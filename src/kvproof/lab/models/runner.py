@@ -35,7 +35,9 @@ class Step(Protocol):
 class Runner:
     """A body with weights. Names of weights are those of Hugging Face's Llama and DeepSeek.
 
-    One token alone goes through the kernels of `row`, several go through torch.
+    One token alone goes through the kernels of `row`, several go through torch. What layers add up
+    in stays f32 whatever the weights are, for its numbers are the largest and rounding it twice a
+    layer costs more accuracy than all else.
     """
 
     by_row = True  # False in runners that must reach between a layer's parts
@@ -56,9 +58,9 @@ class Runner:
     ) -> torch.Tensor:
         """Logits [rows, vocab] of the chosen rows of `tokens` (flat over sequences)."""
         with torch.inference_mode():
-            x = self.weights["embed"][tokens]
+            x = self.weights["embed"][tokens].float()
             if self.body.gemma is not None:
-                x = x * torch.tensor(self.body.hidden**0.5, dtype=self.dtype)
+                x = x * self.body.hidden**0.5
             turns = {local: self._turn(positions, local=local) for local in self._locals()}
             if len(tokens) == 1 and self._row is not None:
                 x = self._by_row(x, turns, step, self._row)
@@ -72,14 +74,14 @@ class Runner:
     def _by_row(
         self, x: torch.Tensor, turns: dict[bool, Turn], step: Step, kernels: row.Row
     ) -> torch.Tensor:
-        wide = x[0].float().clone().numpy()
+        wide = x[0].clone().numpy()
         flat = {local: tuple(t.float().flatten().numpy() for t in turn)
                 for local, turn in turns.items()}  # fmt: skip
         for layer in range(self.body.layers):
             q, k, v = kernels.enter(layer, wide, flat[self._is_local(layer)])
             vectors = (k.to(self.dtype), v.to(self.dtype))
             kernels.leave(layer, wide, step.attend(layer, q, vectors, self.body))
-        return torch.from_numpy(wide)[None].to(self.dtype)
+        return torch.from_numpy(wide)[None]
 
     def _layer(self, layer: int, x: torch.Tensor, turn: Turn, step: Step) -> torch.Tensor:
         part = self._attention(layer, self._norm(x, f"{layer}.attn_norm"), turn, step)
@@ -143,7 +145,7 @@ class Runner:
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.body.eps)
-        return self.weights[name] * wide.to(x.dtype)
+        return (self.weights[name] * wide).to(self.dtype)
 
     def _turn(self, positions: torch.Tensor, *, local: bool) -> Turn:
         angles = positions[:, None].float() * self._frequencies[local]
