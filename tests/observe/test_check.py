@@ -479,3 +479,17 @@ def test_sglangs_settled_requests_size_nothing() -> None:
     flags = setup_of(kvproof.read_log(text), "H100-80GB").deployment.flags
     assert "max_running_requests" not in flags
     assert flags["context_length"] == 32768
+
+
+def test_the_command_shows_the_log_against_itself_and_names_the_model(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from kvproof.surfaces.cli.check import check
+
+    path = tmp_path / "server.log"
+    path.write_text(vllm_log())
+    options = ["--model", "no/such-model", "--offline"]
+    result = CliRunner().invoke(check, [str(path), *options], standalone_mode=False)
+    assert result.return_value in (2, 3)
+    assert "The log against itself" in result.stdout
+    assert "no/such-model" in result.stderr
