@@ -4,8 +4,8 @@
 fields of CacheConfig after start-up (vllm/config/cache.py: metrics_info), in newer releases with
 the tokens and the concurrency that the log prints. `block_size` there is the smallest of the
 groups' block sizes, the scheduler's unit (v1/engine/core.py). Blocks are taken as reported: the
-platform chooses them where no flag does, and no page tells the platform. Newer servers add `vllm:vllm_config_info` with every other part
-of the configuration under `PART_config_FIELD`.
+platform chooses them where no flag does, and no page tells the platform. Newer servers add
+`vllm:vllm_config_info` with every other part of the configuration under `PART_config_FIELD`.
 """
 
 from __future__ import annotations
