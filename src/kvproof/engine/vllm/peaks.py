@@ -73,9 +73,13 @@ def _expert_bytes(model: Model, settings: Settings) -> int:
 
 
 def _fused(model: Model, settings: Settings) -> bool:
-    """Whether one kernel runs quantized experts from end to end: TensorRT-LLM's on Blackwell."""
-    quantized = model.quantization is not None or settings.flags.get("quantization")
-    return settings.capability[0] == 10 and bool(quantized)
+    """Whether one kernel runs quantized experts from end to end: TensorRT-LLM's on Blackwell.
+
+    MXFP4 of compressed-tensors runs in Marlin's, which keep states between two products.
+    """
+    asked = str(settings.flags.get("quantization") or "").lower()
+    quantized = model.quantization is not None or bool(asked)
+    return settings.capability[0] == 10 and quantized and "mxfp4" not in asked
 
 
 def _deals(settings: Settings) -> bool:
