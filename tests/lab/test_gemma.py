@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kvproof.errors import HubError, InputError  # noqa: E402
+from kvproof.lab.elements import cache_types  # noqa: E402
 from kvproof.lab.experiments.material import planned_slots, text  # noqa: E402
 from kvproof.lab.generate import generate  # noqa: E402
 from kvproof.lab.models import fetch  # noqa: E402
@@ -63,15 +64,10 @@ def test_gemma_3_270m_past_its_window(gemma_file):
     runner, codes = load(gemma_file), Tokenizer(gemma_file)
     prompt = codes.encode(text())[:560]
     assert len(prompt) == 560 > runner.body.windows[0] == 512
-    pool = PagedPool(runner.body.slots, runner_types(), blocks=[37, 36], block_size=16)
+    # sliding layers need the prompt's 35 blocks once, then never more than the window's 33
+    pool = PagedPool(runner.body.slots, cache_types(), blocks=[35, 37], block_size=16)
     got = generate(runner, prompt, 20, cache=pool).tokens
     assert got == theirs(to_transformers(runner), prompt, 20)
-
-
-def runner_types():
-    from kvproof.lab.elements import cache_types
-
-    return cache_types()
 
 
 def test_its_slots_are_planned_from_the_file(gemma_file):
