@@ -493,3 +493,22 @@ def test_the_command_shows_the_log_against_itself_and_names_the_model(tmp_path: 
     assert result.return_value in (2, 3)
     assert "The log against itself" in result.stdout
     assert "no/such-model" in result.stderr
+
+
+def test_smaller_weights_alone_are_not_more_ranks() -> None:
+    text = "INFO Model loading took 13.8 GiB memory and 3.6 seconds\n" + CARD_OF_80
+    fp8 = kvproof.check(text, model="Qwen/Qwen3-14B", gpu="H100-80GB")
+    assert not any("ranks" in line for line in fp8.assumptions)
+    two = kvproof.check(
+        text
+        + "INFO Available KV cache memory: 20.00 GiB\nINFO GPU KV cache size: 262,144 tokens\n",
+        model="Qwen/Qwen3-14B",
+        gpu="H100-80GB",
+    )
+    assert any("2 ranks" in line for line in two.assumptions)
+
+
+CARD_OF_80 = (
+    "INFO Free memory on device (78.60/79.18 GiB) on startup. Desired GPU memory utilization is "
+    "(0.9, 71.26 GiB).\n"
+)

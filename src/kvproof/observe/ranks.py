@@ -16,6 +16,8 @@ _FLAG = {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tensorrt_llm": "t
 _OTHERS = ("pipeline_parallel_size", "pp_size", "data_parallel_size", "dp_size", "ep_size")
 _COUNTS = (2, 4, 8, 16)
 _NEAR = 0.12
+_MOST_NARROWER = 4
+"""Weights may be so many times smaller by their element type alone."""
 _RANK = re.compile(r"TP(\d{1,3})\b")
 
 
@@ -42,16 +44,22 @@ def _by_weights(
     log: Log, model: Model, flag: str, compare: Callable[[Log], Compared | None]
 ) -> tuple[Log, str | None]:
     printed = log.smallest("weights")
-    if printed is None or printed.value <= 0 or not model.tensors:
+    if printed is None or printed.value <= 0 or not model.tensors or "quantization" in log.flags:
         return log, None
     ratio = weight_bytes(model) / printed.value
     count = next((n for n in _COUNTS if abs(ratio / n - 1) < _NEAR), None)
     if count is None:
         return log, None
     split = _set(log, flag, count)
-    if _off(compare(split)) > _off(compare(log)):
+    found = compare(split)
+    if _off(found) > _off(compare(log)) or (count <= _MOST_NARROWER and not _exact(found)):
         return log, None
     return split, f"{count} ranks ({flag}): the printed weights are that part of the model's"
+
+
+def _exact(found: Compared | None) -> bool:
+    """Whether a figure that follows from others was predicted at all."""
+    return found is not None and any(row.exact for row in found[0])
 
 
 def _set(log: Log, flag: str, count: int) -> Log:
