@@ -1,7 +1,7 @@
 """Stored: keys or values that lie in the pool, handed to transformers as if they were a tensor.
 
 A cache's `update` must answer with tensors of all keys and values. Gathering them for every step
-costs as much as the attention itself; so a one-token step gets a `Stored`, which knows its shape
+copies the whole cache; so a one-token step gets a `Stored`, which knows its shape
 and type. transformers' SDPA function is registered anew once: meeting a `Stored` it runs the lab's
 decode kernel on the blocks in place, and does everything else as before. Any other operation that
 meets a `Stored` gathers it first, so that models with an attention of their own work as well.
