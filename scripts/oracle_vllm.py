@@ -48,10 +48,12 @@ _SHORT = 5000
 _OFFLINE = (
     "repository", "failed to be inspected", "does not recognize this architecture",
     "not compiled with CUDA", "needs a GPU", "preprocessor_config", "AttributeError",
-    "unimplemented by default", "Unknown RoPE",
+    "unimplemented by default", "Unknown RoPE", "Missing required keys",
     "huggingface.co", "ModuleNotFound",
 )  # fmt: skip
 """Words of a refusal that comes from asking without files and devices, not from the planner."""
+_PLANNED = ("are not supported for now", "is greater than the derived max_model_len")
+"""Words of refusals that kvproof answers with a plan (docs/decisions/0014)."""
 
 
 def ask(python: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -127,7 +129,7 @@ def compare(
         gaps = differences(own_answer(case), real)
         verdict = "different" if gaps else "equal"
         if "refused" in real:
-            verdict = "not askable" if not askable(real) else verdict if gaps else "refused by both"
+            verdict = _refused(real, gaps)
         elif "error" in real and not gaps:
             verdict = "equal, does not fit"
         counts[verdict] += 1
@@ -139,6 +141,14 @@ def compare(
                 f"{case['flags']}{draft}: {'; '.join(gaps)} {where}"
             )
     return counts, lines
+
+
+def _refused(real: dict[str, Any], gaps: list[str]) -> str:
+    if not askable(real):
+        return "not askable"
+    if gaps and any(word in real["refused"] for word in _PLANNED):
+        return "planned nevertheless"
+    return "different" if gaps else "refused by both"
 
 
 def askable(real: dict[str, Any]) -> bool:
