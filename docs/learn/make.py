@@ -1,124 +1,191 @@
-"""Write the pages of docs/learn by running experiments: python docs/learn/make.py [NAME ...]"""
+"""Write the pages and notebooks of docs/learn by running them.
+
+    python docs/learn/make.py [NAME ...]           run and write
+    python docs/learn/make.py --text [NAME ...]    write text that changed; nothing is run
+
+The one source of a page is `source/NAME.py`, a script in the percent format: cells of Markdown and
+of code. Every cell of code is run here, once, and what it prints and shows goes into `NAME.md`,
+`NAME.svg` and `notebooks/NAME.ipynb`. With --text the outputs of the last run are kept, for cells
+whose code is still the same.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import io
 import json
 import sys
 from pathlib import Path
-
-import torch
-
-from kvproof.lab import experiments
-from kvproof.lab.experiments.result import Experiment
+from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).resolve().parent
-
-# What each page says before its figures.
-TEXTS = {
-    "bytes": (
-        "A full-attention slot keeps one key and one value per KV head and token: "
-        "`2 x layers x kv_heads x head_dim x bytes x tokens`. Sliding windows keep fewer "
-        "of the same entries, latent attention one short vector, recurrent layers a state of fixed "
-        "size. Integers carry four bytes of scale per 64 numbers, which the short formula forgets."
-    ),
-    "cache_or_not": (
-        "A causal model's keys and values never change once computed. Without a cache every step "
-        "runs the whole sequence again: `G x (P + G/2)` tokens through the model instead of `G`."
-    ),
-    "attention": (
-        "Query heads can share key and value heads (GQA, MQA), or all read one compressed vector "
-        "(MLA). The cache shrinks by the sharing. One query head per key is limited by memory; 32 "
-        "heads on one vector are limited by arithmetic."
-    ),
-    "quantize": (
-        "An error in a key moves the weights of the softmax, an error in a value only the average "
-        "it enters. So keys need more bits than values: compare int4 keys with int8 values against "
-        "int8 keys with int4 values, which take the same bytes."
-    ),
-    "evict": (
-        "A window forgets the start, and with it the first tokens that models lean on; keeping "
-        "four of those (sinks) mends the perplexity. But what was evicted is gone: a number told "
-        "at the start is not recalled, although the perplexity looks well."
-    ),
-    "blocks": (
-        "Blocks of a fixed size end fragmentation; a sequence wastes at most the rest of its last "
-        "block. Larger blocks waste more, smaller ones mean longer tables."
-    ),
-    "prefix": (
-        "Blocks are named by a chain of hashes over their tokens, so a second prompt finds the "
-        "blocks of an equal beginning. Only whole blocks are shared, and at least one token is "
-        "always computed, for its logits."
-    ),
-    "preempt": (
-        "When sequences grow beyond the pool, one is paused. Its bytes can be copied out and back, "
-        "or dropped and computed again in one parallel pass."
-    ),
-    "batch": (
-        "A decode step reads all weights for one token of each sequence, so more sequences cost "
-        "little, until the pool is full and the next request has to wait or pause another."
-    ),
-    "bandwidth": (
-        "Each decode step reads every cached entry once. Time is linear in context, and at one "
-        "query per key it is the bytes over what the memory delivers; narrower types are faster "
-        "until converting them is what takes the time."
-    ),
-}  # fmt: skip
+SOURCES = FOLDER / "source"
+NOTEBOOKS = FOLDER / "notebooks"
+SVG, MARKDOWN, PLAIN = "image/svg+xml", "text/markdown", "text/plain"
 
 
-def cell(value: object) -> str:
-    """A value as the tables show it."""
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+class Cell(NamedTuple):
+    """One cell: Markdown, or code with what it printed and the value it ended in, by MIME type."""
+
+    kind: str
+    text: str
+    printed: str = ""
+    shown: dict[str, Any] | None = None
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+def names() -> list[str]:
+    """The pages, in the experiments' order."""
+    from kvproof.lab.experiments import EXPERIMENTS
+
+    return [name for name in EXPERIMENTS if (SOURCES / f"{name}.py").exists()]
 
 
-def page(result: Experiment) -> str:
-    """The page of one experiment."""
-    command = result.name.replace("_", "-")
-    rows = [[cell(value) for value in row] for row in result.rows]
-    checks = [
-        [c.name, cell(c.predicted), cell(c.measured), c.unit, "equal" if c.predicted == c.measured
-         else "within bound" if c.holds else "**differs**"]
-        for c in result.checks
-    ]  # fmt: skip
-    parts = [
-        f"# {result.title}",
-        TEXTS[result.name],
-        f"Made by `kvproof lab {command}`. {result.question}",
-        f"![{result.title}]({result.name}.svg)",
-        table(list(result.columns), rows),
-    ]
-    if checks:
-        head = ["predicted against measured", "predicted", "measured", "unit", ""]
-        parts.append(table(head, checks))
-    return "\n\n".join([*parts, *result.notes]) + "\n"
+def read(name: str) -> list[Cell]:
+    """The cells of a page's source."""
+    cells = []
+    text = (SOURCES / f"{name}.py").read_text(encoding="utf-8")
+    for part in ("\n" + text).split("\n# %%")[1:]:
+        head, _, body = part.partition("\n")
+        if head.strip() == "[markdown]":
+            lines = [line.removeprefix("#").removeprefix(" ") for line in body.splitlines()]
+            cells.append(Cell("markdown", "\n".join(lines).strip()))
+        else:
+            cells.append(Cell("code", body.strip().replace("  # fmt: skip", "")))
+    return cells
 
 
-def draw(result: Experiment) -> None:
-    """The chart as SVG where vl-convert is installed, and its specification beside it."""
-    from kvproof.surfaces.charts import base, save
+def run(cells: list[Cell]) -> list[Cell]:
+    """The cells after running those of code, one after the other in one namespace."""
+    space: dict[str, Any] = {"__name__": "__main__"}
+    return [_run(cell, space) if cell.kind == "code" else cell for cell in cells]
 
-    spec = base(result.title, result.question, **result.chart)
-    try:
-        save(spec, str(FOLDER / f"{result.name}.svg"))
-    except ImportError:
-        (FOLDER / f"{result.name}.vl.json").write_text(json.dumps(spec, indent=1))
+
+def _run(cell: Cell, space: dict[str, Any]) -> Cell:
+    """Run a cell as a notebook does: its last line, when it is an expression, is its value."""
+    tree = ast.parse(cell.text)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    printed, value = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        exec(compile(tree, "<cell>", "exec"), space)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), space)
+    return cell._replace(printed=printed.getvalue(), shown=_bundle(value))
+
+
+def _bundle(value: Any) -> dict[str, Any] | None:
+    """A value by MIME type, as a notebook asks for it."""
+    if value is None:
+        return None
+    if hasattr(value, "_repr_mimebundle_"):
+        bundle: dict[str, Any] = value._repr_mimebundle_()
+        return bundle
+    bundle = {PLAIN: repr(value)}
+    if hasattr(value, "_repr_markdown_"):
+        bundle[MARKDOWN] = value._repr_markdown_()
+    return bundle
+
+
+def page(name: str, cells: list[Cell]) -> str:
+    """The Markdown page: text, code, what it printed, tables, and the chart as a picture."""
+    parts = []
+    for cell in cells:
+        if cell.kind == "markdown":
+            parts.append(cell.text)
+            continue
+        shown = cell.shown or {}
+        if SVG not in shown:  # the line that draws says nothing to a reader
+            parts.append(f"```python\n{cell.text}\n```")
+        if cell.printed:
+            parts.append(f"```\n{cell.printed.rstrip()}\n```")
+        if SVG in shown:
+            parts.append(f"![{shown[PLAIN]}]({name}.svg)")
+        elif MARKDOWN in shown:
+            parts.append(shown[MARKDOWN])
+    if not any(cell.shown for cell in cells):
+        parts.append(f"*Not run since it was last changed: `python docs/learn/make.py {name}`.*")
+    command = f"kvproof lab {name.replace('_', '-')}"
+    last = (
+        f"The same from a terminal: `{command} -o {name}.svg`. The same as a notebook: "
+        f"[{name}.ipynb](notebooks/{name}.ipynb)."
+    )
+    return "\n\n".join([*parts, f"---\n\n{last}"]) + "\n"
+
+
+def notebook(cells: list[Cell]) -> dict[str, Any]:
+    """The notebook of the same cells, in Jupyter's format 4.5."""
+    made, count = [], 0
+    for index, cell in enumerate(cells):
+        entry: dict[str, Any] = {
+            "cell_type": cell.kind,
+            "id": f"cell-{index}",
+            "metadata": {},
+            "source": _lines(cell.text),
+        }
+        if cell.kind == "code":
+            count += 1
+            entry |= {"execution_count": count, "outputs": _outputs(cell, count)}
+        made.append(entry)
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _outputs(cell: Cell, count: int) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    if cell.printed:
+        out.append({"output_type": "stream", "name": "stdout", "text": _lines(cell.printed)})
+    if cell.shown:
+        data = {k: _lines(v) if isinstance(v, str) else v for k, v in cell.shown.items()}
+        out.append({"output_type": "execute_result", "execution_count": count, "metadata": {},
+                    "data": data})  # fmt: skip
+    return out
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def kept(name: str, cells: list[Cell]) -> list[Cell]:
+    """The cells with the outputs of the last run, where their code has not changed since."""
+    path = NOTEBOOKS / f"{name}.ipynb"
+    if not path.exists():
+        return cells
+    last = {"".join(c["source"]): c for c in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+    return [_kept(cell, last.get(cell.text, {}).get("outputs", [])) for cell in cells]
+
+
+def _kept(cell: Cell, outputs: list[dict[str, Any]]) -> Cell:
+    printed = "".join("".join(out.get("text", ())) for out in outputs)
+    data = next((out["data"] for out in outputs if "data" in out), None)
+    shown = data and {k: "".join(v) if isinstance(v, list) else v for k, v in data.items()}
+    return cell._replace(printed=printed, shown=shown)
+
+
+def write(name: str, *, running: bool = True) -> None:
+    """Write a page's three files, after running it or with the outputs of its last run."""
+    cells = read(name)
+    cells = run(cells) if running else kept(name, cells)
+    for cell in cells:
+        if cell.shown and SVG in cell.shown:
+            (FOLDER / f"{name}.svg").write_text(cell.shown[SVG], encoding="utf-8")
+    (FOLDER / f"{name}.md").write_text(page(name, cells), encoding="utf-8")
+    NOTEBOOKS.mkdir(exist_ok=True)
+    text = json.dumps(notebook(cells), indent=1, ensure_ascii=False, sort_keys=True)
+    (NOTEBOOKS / f"{name}.ipynb").write_text(text + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    """Run the named experiments, or all."""
-    torch.set_num_threads(1)
-    for name in sys.argv[1:] or list(experiments.EXPERIMENTS):
-        result = getattr(experiments, name)()
-        (FOLDER / f"{name}.md").write_text(page(result), encoding="utf-8")
-        draw(result)
-        print(name, "holds" if result.holds else "DIFFERS", flush=True)
+    """Write the named pages, or all."""
+    wanted = [word for word in sys.argv[1:] if word != "--text"]
+    running = "--text" not in sys.argv[1:]
+    if running:
+        import torch
+
+        torch.set_num_threads(1)
+    for name in wanted or names():
+        write(name, running=running)
+        print(name, flush=True)
 
 
 if __name__ == "__main__":

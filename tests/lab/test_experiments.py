@@ -50,6 +50,9 @@ def test_a_wrong_prediction_differs_and_an_estimate_does_not():
     made = Experiment(name="x", title="X", question="Q?", columns=("n",), rows=((1,),),
                       checks=(right, near, wrong, guess))  # fmt: skip
     assert not made.holds
+    fast = Check(name="e", predicted=9, measured=2, unit="ms", tolerance=None, because="a bound")
+    assert fast.reason.startswith("below the bound")
+    assert guess.reason == "a bound"
     assert made.verdict == "1 of 3 predictions DIFFER: c; 1 estimate beside them"
     text = experiment_text(made)
     assert "4.500" in text

@@ -56,7 +56,7 @@ def _checks(result: Experiment) -> list[list[str]]:
 def _check(check: Check) -> list[str]:
     ratio = "-" if check.ratio is None else f"{check.ratio:.3f}"
     return [check.name, cell(check.predicted), cell(check.measured), check.unit, ratio,
-            check.verdict, check.because]  # fmt: skip
+            check.verdict, check.reason]  # fmt: skip
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

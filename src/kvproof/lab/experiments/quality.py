@@ -52,7 +52,7 @@ def kl_divergence(wanted: torch.Tensor, got: torch.Tensor) -> float:
     return float((p.exp() * (p - q)).sum(-1).mean())
 
 
-def quantize(*, tokens: int = 384, pairs: tuple[tuple[str, str], ...] = _PAIRS,
+def quantize(*, tokens: int = 256, pairs: tuple[tuple[str, str], ...] = _PAIRS,
              context: int = 4096) -> Experiment:  # fmt: skip
     """Element types of keys and values apart: bytes a token, KL divergence, perplexity, speed."""
     runner, text = smollm(), text_tokens(tokens)

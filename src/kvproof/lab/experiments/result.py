@@ -38,6 +38,13 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         return abs(self.measured - self.predicted) <= self.tolerance * abs(self.predicted)
 
     @property
+    def reason(self) -> str:
+        """`because`, or what it means that a time lies below its bound."""
+        if self.tolerance is None and self.unit == "ms" and self.measured < self.predicted:
+            return "below the bound: the machine was busier while the ceiling was measured"
+        return self.because
+
+    @property
     def verdict(self) -> str:
         """One word or two: equal, within the tolerance, an estimate, or DIFFERS."""
         if self.predicted == self.measured:

@@ -146,13 +146,13 @@ def _paused(length: int) -> tuple[int, int, float, float]:
 def _preempted_tokens() -> list[Check]:
     """Batched runs in a pool that is too small, both ways, against one-by-one generation."""
     runner = random_body("gqa", heads=4, kv_heads=2, head_dim=32, hidden=64, vocab=211)
-    asked = [[(7 * i + j) % 211 for j in range(20 + i)] for i in range(6)]
-    alone = [generate(runner, p, 30).tokens for p in asked]
+    asked = [[(7 * i + j) % 211 for j in range(20 + i)] for i in range(4)]
+    alone = [generate(runner, p, 16).tokens for p in asked]
     checks = []
     for way in ("recompute", "swap"):
-        pool = PagedPool(runner.body.slots, cache_types(), blocks=8, block_size=16)
+        pool = PagedPool(runner.body.slots, cache_types(), blocks=6, block_size=16)
         batcher = Batcher(runner, pool, preemption=way)
-        requests = [batcher.add(p, 30) for p in asked]
+        requests = [batcher.add(p, 16) for p in asked]
         batcher.run()
         wrong = sum(r.tokens != want for r, want in zip(requests, alone, strict=True))
         name = f"{way}: sequences that differ, {batcher.counters.preemptions} preemptions"
@@ -160,7 +160,7 @@ def _preempted_tokens() -> list[Check]:
     return checks
 
 
-def batch(*, prompt: int = 48, output: int = 16, fits: int = 6,
+def batch(*, prompt: int = 32, output: int = 12, fits: int = 6,
           offered: tuple[int, ...] = (1, 2, 4, 6, 8)) -> Experiment:  # fmt: skip
     """More and more requests at once, into a pool that holds `fits` of them."""
     runner, ceiling = smollm(), machine.whole()

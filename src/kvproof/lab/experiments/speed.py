@@ -233,7 +233,7 @@ def _limit(model: Model, ceiling: Machine, types: Types, context: int) -> str:
     return f"{step.flops:,} operations over {flops:.0f} GFLOP/s: the reads are hidden behind them"
 
 
-_CONTEXTS = (1024, 2048, 4096, 8192, 16384)
+_CONTEXTS = (1024, 2048, 4096, 8192)
 _DTYPES = ("f32", "bf16", "int8:128", "int4:128")
 
 
