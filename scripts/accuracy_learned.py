@@ -105,6 +105,14 @@ def learned_section(rows: list[Any], scale: float) -> str:
             "**One start, and everything else on that GPU** (a case is a start that calibrates; "
             "its error the median over every other deployment there, of its own model or not):",
             _by_gpu(_each(by_gpu, _rest)),
+            "The same, every start and other deployment a case of its own:",
+            table(
+                ["other deployments", *_HEAD[1:]],
+                [
+                    _row("all", _each(by_gpu, _pooled)),
+                    _row("of its own model", _each(by_gpu, _own)),
+                ],
+            ),
             "### An operator that the constants have not seen",
             "The served starts (`srv-`) are one operator's, on three GPUs. Here the constants are "
             "fitted without any of them, so neither host nor GPU of that operator is in the fit.",
@@ -115,6 +123,8 @@ def learned_section(rows: list[Any], scale: float) -> str:
                     _row("one start of another model", _each(unserved, _pairs)),
                     _row("all other models", _each(unserved, _others)),
                     _row("one start, everything else", _each(unserved, _rest)),
+                    _row("every start and other deployment", _each(unserved, _pooled)),
+                    _row("those of its own model", _each(unserved, _own)),
                 ],
             ),
             "By GPU, with one start of another model:",
@@ -239,6 +249,22 @@ def _rest(gpu: str, starts: list[Start]) -> Iterator[Case]:
     for place, source in enumerate(starts):
         found = (_errors([source], b) for n, b in enumerate(starts) if n != place)
         yield from _case(gpu, f"{source.model} {place}", found)
+
+
+def _pooled(gpu: str, starts: list[Start]) -> Iterator[Case]:
+    """Every start with every other deployment on the GPU."""
+    for source in starts:
+        for target in starts:
+            if source is not target:
+                yield from _case(gpu, target.model, [_errors([source], target)])
+
+
+def _own(gpu: str, starts: list[Start]) -> Iterator[Case]:
+    """Every start with the other deployments of its model, under other flags."""
+    for source in starts:
+        for target in starts:
+            if source.model == target.model and source.flags != target.flags:
+                yield from _case(gpu, target.model, [_errors([source], target)])
 
 
 def _chosen(tried: dict[str, dict[str, list[Case]]], tested: str) -> str:
