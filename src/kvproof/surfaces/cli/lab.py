@@ -7,18 +7,9 @@ from typing import Any
 
 import click
 
-_NAMES = {
-    "bytes": "Bytes of pools, tensors and the process against the plan.",
-    "cache-or-not": "A generation with and without the cache.",
-    "attention": "MHA, GQA, MQA and MLA: bytes and speed.",
-    "quantize": "Bytes, KL divergence and perplexity by key and value type.",
-    "evict": "Bytes kept, perplexity and recall by eviction policy and budget.",
-    "blocks": "Waste and indirection against block size, 1 to 256.",
-    "prefix": "Prefill saved against shared length.",
-    "preempt": "Swapping against recomputing.",
-    "batch": "Throughput and latency until the pool is full.",
-    "bandwidth": "Decode time against context, and the share of memory bandwidth.",
-}
+from kvproof.lab.experiments import EXPERIMENTS
+
+_NAMES = {name.replace("_", "-"): text for name, (_, text) in EXPERIMENTS.items()}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
