@@ -1,18 +1,22 @@
 """Decode attention against this machine's roofline and against torch: prints every ratio.
 
-    python benchmarks/lab_attention.py [--contexts 8192,32768] [--batches 1,8] [--threads 1,2]
+    python benchmarks/lab_attention.py [--designs MHA-32,...] [--types f32,...]
+        [--contexts 8192,32768] [--batches 1,8] [--threads 1,2] [--sweeps]
 
 Roofline of a shape: the larger of its bytes over the read bandwidth, and its multiply-adds plus
-one conversion per stored number (bf16, int8, int4) over the peak rate of multiply-adds. Both
-ceilings are measured here, in the same run, by the same vector code. torch is
-scaled_dot_product_attention on the same shape and threads: in f32 against f32 caches, else in bf16;
-for MLA it gets the latents as one KV head.
+one conversion per stored number (bf16, int8, int4) over the peak rate of f32 multiply-adds. Both
+ceilings are measured for every row, in turns with the kernel and with torch, by the same vector
+code, the bandwidth on memory as large as the cache (up to 1 GiB). int8 and int4 multiply pairs of
+16-bit integers, which this peak does not know: where arithmetic limits, they may pass 100 %.
+
+torch is scaled_dot_product_attention on the same shape and threads: in f32 against f32 caches,
+else in bf16; for MLA it gets the latents as one KV head. `--sweeps` prints, in place of the table,
+how time depends on the block's size and on the context.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 from typing import NamedTuple
 
 import torch
@@ -21,11 +25,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from kvproof.kinds import FullSlot, LatentSlot, Slot
 from kvproof.lab.attention import View, attend
 from kvproof.lab.elements import cache_types
-from kvproof.lab.experiments.machine import best, fma_peak, read_bandwidth
+from kvproof.lab.experiments.machine import in_turns, multiplies, reads
 from kvproof.lab.pool.pool import PagedPool
 
 HEADS, DIM, LATENT, ROPE = 32, 128, 512, 64
 TYPES = ("f32", "bf16", "int8", "int4")
+PART = 1024  # positions written at a time
+LARGEST_READ = 1 << 30  # bytes; beyond, bandwidth does not change
 
 
 class Design(NamedTuple):
@@ -34,6 +40,41 @@ class Design(NamedTuple):
     width: int
     v_dim: int
     kv_heads: int
+
+
+class Case(NamedTuple):
+    """One row of the table."""
+
+    design: Design
+    type: str
+    threads: int
+    batch: int
+    context: int
+    block_size: int = 16
+
+    @property
+    def positions(self) -> int:
+        return self.batch * self.context
+
+    @property
+    def macs(self) -> int:
+        return self.positions * HEADS * (self.design.width + self.design.v_dim)
+
+
+class Measured(NamedTuple):
+    seconds: float
+    size: int
+    torch: float
+    bandwidth: float
+    peak: float
+
+    def share(self, case: Case) -> float:
+        """Of the roofline; see the module's text."""
+        design = case.design
+        read = design.width + (0 if design.name.startswith("MLA") else design.v_dim)
+        converted = case.positions * design.kv_heads * read if case.type != "f32" else 0
+        roof = max(self.size / self.bandwidth, (case.macs + converted) / self.peak)
+        return roof / self.seconds
 
 
 def designs() -> list[Design]:
@@ -47,99 +88,134 @@ def designs() -> list[Design]:
     return [*out, Design("MLA-576", latent, LATENT + ROPE, LATENT, 1)]
 
 
-def filled(design: Design, name: str, batch: int, context: int) -> tuple[View, int]:
+def grouped(case: Case) -> str:
+    wide = 64 if case.design.name.startswith("MLA") else 128
+    return f"{case.type}:{wide}" if case.type.startswith("int") else case.type
+
+
+def filled(case: Case) -> tuple[View, int]:
     """A full pool, and its bytes; the sequences' blocks are interleaved, as in a live server."""
     pool = PagedPool(
-        [design.slot], cache_types(name), blocks=batch * (context // 16), block_size=16,
+        [case.design.slot], cache_types(grouped(case)),
+        blocks=-(-case.positions // case.block_size), block_size=case.block_size,
         share_prefixes=False,
     )  # fmt: skip
-    sequences = [pool.open()[0] for _ in range(batch)]
-    left = context
+    sequences = [pool.open()[0] for _ in range(case.batch)]
+    numbers: dict[tuple[int, ...], torch.Tensor] = {}
+    left = case.context
     while left:
-        count = min(left - 1, 1024) or 1
-        view = None
+        count = min(left - 1, PART) or 1
         for sequence in sequences:
             pool.append(sequence, count)
-        view = View(pool, sequences, [count] * batch)
-        _, planes = view.planes(0)
-        view.write(0, *(torch.randn(count * batch, p.heads, p.dim) for p in planes))
+        view = View(pool, sequences, [count] * case.batch)
+        shapes = [(count * case.batch, p.heads, p.dim) for p in view.planes(0)[1]]
+        for shape in shapes:
+            numbers.setdefault(shape, torch.randn(shape))
+        view.write(0, *(numbers[shape] for shape in shapes))
         left -= count
     return view, pool.allocated_bytes
 
 
-def torch_seconds(design: Design, dtype: torch.dtype, batch: int, context: int) -> float:
-    q = torch.randn(batch, HEADS, 1, design.width, dtype=dtype)
-    k = torch.randn(batch, design.kv_heads, context, design.width, dtype=dtype)
-    v = k[..., : design.v_dim] if design.width != design.v_dim else torch.randn_like(k)
-    return best(lambda: scaled_dot_product_attention(q, k, v, enable_gqa=True), rounds=3)
+def theirs(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dtype = torch.float32 if case.type == "f32" else torch.bfloat16
+    q = torch.randn(case.batch, HEADS, 1, case.design.width, dtype=dtype)
+    k = torch.randn(case.batch, case.design.kv_heads, case.context, case.design.width, dtype=dtype)
+    latent = case.design.name.startswith("MLA")
+    return q, k, k[..., : case.design.v_dim] if latent else torch.randn_like(k)
 
 
-def group(name: str, design: Design) -> str:
-    wide = 64 if design.name.startswith("MLA") else 128
-    return f"{name}:{wide}" if name.startswith("int") else name
-
-
-def roofline(
-    design: Design, name: str, size: int, positions: int, ceilings: tuple[float, float]
-) -> float:
-    """Seconds that the shape takes at best; see the module's text."""
-    bandwidth, peak = ceilings
-    numbers = (
-        positions * design.kv_heads * (design.width + (0 if "MLA" in design.name else design.v_dim))
+def measure(case: Case, with_torch: bool = True) -> Measured:
+    torch.set_num_threads(case.threads)
+    view, size = filled(case)
+    q, v_dim = torch.randn(case.batch, HEADS, case.design.width), case.design.v_dim
+    works = {"ours": lambda: attend(view, 0, q, scale=0.05, v_dim=v_dim), "peak": multiplies}
+    if with_torch:
+        given = theirs(case)
+        works["torch"] = lambda: scaled_dot_product_attention(*given, enable_gqa=True)
+    numbers = multiplies()
+    span = min(size, LARGEST_READ)
+    ways = reads(span)
+    found = in_turns(works | ways)
+    bandwidth = span / min(found[name] for name in ways)
+    return Measured(
+        found["ours"], size, found.get("torch", 0.0), bandwidth, numbers / found["peak"]
     )
-    work = positions * HEADS * (design.width + design.v_dim)
-    return max(size / bandwidth, (work + (numbers if name != "f32" else 0)) / peak)
 
 
-def measure(threads: int, batch: int, context: int) -> list[float]:
-    torch.set_num_threads(threads)
-    ceilings = (read_bandwidth(), fma_peak())
-    print(f"\n{threads} thread(s), batch {batch}, context {context:,}: read bandwidth "
-          f"{ceilings[0] / 1e9:.1f} GB/s, peak {ceilings[1] / 1e9:.1f} GMAC/s")  # fmt: skip
-    print(f"{'design':9}{'type':6}{'ms':>9}{'GB/s':>8}{'GMAC/s':>8}{'roofline':>10}"
-          f"{'x torch':>9}{'x bf16':>8}")  # fmt: skip
-    shares = []
-    for design in designs():
-        baseline = {
-            d: torch_seconds(design, d, batch, context) for d in (torch.float32, torch.bfloat16)
-        }
-        bf16 = math.nan
-        for name in TYPES:
-            view, size = filled(design, group(name, design), batch, context)
-            q = torch.randn(batch, HEADS, design.width)
-            seconds = best(lambda v=view, q=q, d=design: attend(v, 0, q, scale=0.05, v_dim=d.v_dim))
-            bf16 = seconds if name == "bf16" else bf16
-            positions = batch * context
-            share = roofline(design, name, size, positions, ceilings) / seconds
-            shares.append(share)
-            theirs = baseline[torch.float32 if name == "f32" else torch.bfloat16]
-            macs = positions * HEADS * (design.width + design.v_dim)
-            print(f"{design.name:9}{name:6}{seconds * 1e3:9.3f}{size / seconds / 1e9:8.1f}"
-                  f"{macs / seconds / 1e9:8.1f}{100 * share:9.0f}%{theirs / seconds:9.2f}"
-                  f"{bf16 / seconds:8.2f}", flush=True)  # fmt: skip
-            del view
-    return shares
+HEAD = (
+    f"{'design':9}{'type':6}{'thr':>4}{'batch':>6}{'context':>8}{'ms':>9}{'GB/s':>7}{'read':>7}"
+    f"{'GMAC/s':>8}{'peak':>7}{'roofline':>10}{'x torch':>9}{'x bf16':>8}"
+)
 
 
-def numbers(text: str) -> list[int]:
+def table(cases: list[Case]) -> None:
+    print(HEAD, flush=True)
+    shares, bf16 = [], {}
+    for case in cases:
+        found = measure(case)
+        shares.append(found.share(case))
+        same = case._replace(type="bf16")
+        if case.type == "bf16":
+            bf16[same] = found.seconds
+        against = f"{bf16[same] / found.seconds:8.2f}" if same in bf16 else f"{'':8}"
+        print(
+            f"{case.design.name:9}{case.type:6}{case.threads:4}{case.batch:6}{case.context:8}"
+            f"{found.seconds * 1e3:9.3f}{found.size / found.seconds / 1e9:7.1f}"
+            f"{found.bandwidth / 1e9:7.1f}{case.macs / found.seconds / 1e9:8.1f}"
+            f"{found.peak / 1e9:7.1f}{100 * shares[-1]:9.0f}%"
+            f"{found.torch / found.seconds:9.2f}{against}",
+            flush=True,
+        )
+    print(
+        f"share of the roofline: least {100 * min(shares):.0f}%, "
+        f"{sum(s >= 0.8 for s in shares)} of {len(shares)} shapes at 80% or more"
+    )
+
+
+def sweeps(design: Design, types: list[str], threads: int) -> None:
+    """Nanoseconds a position by block size at 8k, and by context at blocks of 16."""
+    sizes, contexts = (1, 4, 8, 16, 32, 64, 128, 256), (2048, 4096, 8192, 16384, 32768)
+    for name in types:
+        base = Case(design, name, threads, 1, 8192)
+        by_size = [measure(base._replace(block_size=n), False).seconds / 8192 for n in sizes]
+        by_context = [measure(base._replace(context=n), False).seconds / n for n in contexts]
+        print(f"{design.name} {name}, ns a position")
+        print(
+            "  block  "
+            + "".join(f"{n}: {t * 1e9:.0f}  " for n, t in zip(sizes, by_size, strict=True))
+        )
+        print(
+            "  context  "
+            + "".join(f"{n}: {t * 1e9:.0f}  " for n, t in zip(contexts, by_context, strict=True))
+        )
+
+
+def whole_numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--contexts", type=numbers, default=[8192, 32768])
-    parser.add_argument("--batches", type=numbers, default=[1, 8])
-    parser.add_argument("--threads", type=numbers, default=[1, 2])
+    parser.add_argument("--designs", type=lambda t: t.split(","), default=None)
+    parser.add_argument("--types", type=lambda t: t.split(","), default=list(TYPES))
+    parser.add_argument("--contexts", type=whole_numbers, default=[8192, 32768])
+    parser.add_argument("--batches", type=whole_numbers, default=[1, 8])
+    parser.add_argument("--threads", type=whole_numbers, default=[1, 2])
+    parser.add_argument("--sweeps", action="store_true")
     options = parser.parse_args()
-    shares = [
-        share
-        for threads in options.threads
-        for batch in options.batches
+    chosen = [d for d in designs() if options.designs is None or d.name in options.designs]
+    if options.sweeps:
+        for design in chosen:
+            sweeps(design, options.types, options.threads[0])
+        return
+    table([
+        Case(design, name, threads, batch, context)
+        for design in chosen
         for context in options.contexts
-        for share in measure(threads, batch, context)
-    ]
-    print(f"\nshare of the roofline: least {100 * min(shares):.0f}%, "
-          f"{sum(s >= 0.8 for s in shares)} of {len(shares)} shapes at 80% or more")  # fmt: skip
+        for batch in options.batches
+        for threads in options.threads
+        for name in options.types
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

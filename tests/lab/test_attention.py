@@ -41,17 +41,56 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size", "k", "v"), CASES)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_kernel_equals_torch(heads, kv_heads, dim, block_size, k, v, threads):
-    torch.set_num_threads(threads)
-    slot = FullSlot(layer=0, kv_heads=kv_heads, k_dim=dim, v_dim=dim)
-    view = filled(slot, cache_types(k, v), [5, 67, 1030], block_size)
-    q = torch.randn(3, heads, dim, generator=torch.Generator().manual_seed(2))
+def tolerances(*names):
+    """Integers meet queries and weights that are rounded to 1/32767 (see `whole.py`).
+
+    A number of int8 is up to 127 of its units, of int4 15 of units nine times as large.
+    """
+    whole = [n for n in names if n.startswith("int")]
+    return {"atol": 3e-4 if any("int4" in n for n in whole) else 1e-4 if whole else 3e-6,
+            "rtol": 1e-5}  # fmt: skip
+
+
+def compare(view, heads, dim, names):
+    q = torch.randn(len(view.sequences), heads, dim, generator=torch.Generator().manual_seed(2))
     assert can_decode(view, 0)
     got = decode(view, 0, q, dim**-0.5)
     want = attend_dense(view, 0, q, scale=dim**-0.5, v_dim=dim)
-    assert torch.allclose(got, want, atol=3e-6, rtol=1e-5)
+    assert torch.allclose(got, want, **tolerances(*names))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size", "k", "v"), CASES)
+def test_the_kernel_equals_torch(heads, kv_heads, dim, block_size, k, v):
+    slot = FullSlot(layer=0, kv_heads=kv_heads, k_dim=dim, v_dim=dim)
+    view = filled(slot, cache_types(k, v), [5, 67, 1030], block_size)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        compare(view, heads, dim, (k, v))
+
+
+@pytest.mark.parametrize("name", ["bf16", "int8:64", "int4:32"])
+@pytest.mark.parametrize("block_size", [1, 2, 4, 5, 8, 16, 24, 32, 64, 128, 256])
+def test_every_block_size(name, block_size):
+    slot = FullSlot(layer=0, kv_heads=2, k_dim=64, v_dim=64)
+    view = filled(slot, cache_types(name), [3, 70, 300], block_size, 400)
+    compare(view, 8, 64, (name,))
+
+
+def test_a_tail_of_small_weights_is_not_lost():
+    """Weights below 1/32767 of the largest still count: each chunk is rounded by its own."""
+    slot = FullSlot(layer=0, kv_heads=1, k_dim=64, v_dim=64)
+    pool = PagedPool([slot], cache_types("int8:64"), blocks=300, block_size=16)
+    sequence, _ = pool.open()
+    pool.append(sequence, 4095)
+    k, v = torch.zeros(4095, 1, 64), torch.ones(4095, 1, 64)
+    k[0], v[0] = 1.0, 0.0
+    View(pool, [sequence], [4095]).write(0, k, v)
+    pool.append(sequence, 1)
+    view = View(pool, [sequence], [1])
+    view.write(0, torch.zeros(1, 1, 64), torch.ones(1, 1, 64))
+    q = torch.full((1, 4, 64), 11.0 / 64)
+    tail = 4095 * 2.718281828**-11
+    assert torch.allclose(decode(view, 0, q, 1.0), torch.tensor(tail / (1 + tail)), rtol=1e-3)
 
 
 @pytest.mark.parametrize("window", [1, 20, 64])

@@ -15,21 +15,21 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, prange
 
-from kvproof.lab.attention.decode import rescale
-from kvproof.lab.attention.simd import (
-    INT4,
-    INT8,
-    WIDTH,
-    as_float,
-    splat,
-    stored,
+from kvproof.lab.attention.emit import WIDTH
+from kvproof.lab.attention.shapes import entry, kernel
+from kvproof.lab.attention.stored import INT4, INT8, stored
+from kvproof.lab.attention.tiles import (
     tile_fma_outer,
     tile_load,
     tile_scale,
     tile_store,
     tile_zero,
+)
+from kvproof.lab.attention.values import rescale
+from kvproof.lab.attention.vectors import (
+    as_float,
+    splat,
     vadd,
     vexp,
     vload,
@@ -40,8 +40,8 @@ from kvproof.lab.attention.simd import (
 )
 
 CHUNK = 32  # latents dequantised at a time
-TOKENS, HEADS = 8, 2  # score tile: positions x vectors of heads
-ROWS, VECTORS = 8, 2  # value tile: heads x vectors of numbers
+TOKENS, HEADS = 4, 2  # score tile: positions x vectors of heads
+ROWS, VECTORS = 4, 2  # value tile: heads x vectors of numbers
 SCORE_TILE = TOKENS * HEADS
 
 
@@ -59,13 +59,13 @@ class LatentShape(NamedTuple):
 def unpack_kernel(kind: int) -> Any:
     """unpack(data, scales, block, offset, shape, out, place): one latent as f32.
 
-    int4 leaves the even numbers of each 32 before the odd ones; queries come in that order too.
+    int4 leaves the even numbers of each 16 before the odd ones; queries come in that order too.
     """
     vectors = 2 if kind == INT4 else 1
     pack = 2 if kind == INT4 else 1
     span = vectors * WIDTH
 
-    @njit(nogil=True)
+    @kernel
     def unpack(data, scales, block, offset, shape, out, place):
         group = shape.width // shape.groups
         at = (block * shape.block_size + offset) * (shape.width // pack)
@@ -84,7 +84,7 @@ def unpack_kernel(kind: int) -> Any:
     return unpack
 
 
-@njit(nogil=True)
+@kernel
 def score_chunk(q, latents, count, shape, scores):
     """scores[t, head] of `count` positions (rounded up to whole tiles)."""
     for h in range(0, shape.heads, HEADS * WIDTH):
@@ -96,7 +96,7 @@ def score_chunk(q, latents, count, shape, scores):
             tile_store(scores, t * shape.heads + h, shape.heads, HEADS, acc)
 
 
-@njit(nogil=True)
+@kernel
 def soften_chunk(scores, count, shape, tops, sums, factors):
     """Weights in place of scores, all heads of a vector at once; what old outputs shrink by."""
     for h in range(0, shape.heads, WIDTH):
@@ -115,7 +115,7 @@ def soften_chunk(scores, count, shape, tops, sums, factors):
         vstore(factors, h, factor)
 
 
-@njit(nogil=True)
+@kernel
 def weigh_chunk(scores, latents, count, shape, factors, out):
     """out[head] = out[head] * factor + weights times the values of the chunk."""
     for h in range(shape.heads):
@@ -132,10 +132,10 @@ def weigh_chunk(scores, latents, count, shape, factors, out):
 
 @lru_cache(maxsize=8)
 def latent_kernels(kind: int) -> Any:
-    """run(...) over items of latents: the parallel kernel and its one-thread twin."""
+    """run(..., start, step): every `step`-th item of latents from `start` on."""
     unpack = unpack_kernel(kind)
 
-    @njit(nogil=True)
+    @kernel
     def item(q, data, scales, table, low, high, shape, out, tops, sums):
         latents = np.zeros(CHUNK * shape.width, np.float32)
         scores = np.zeros(CHUNK * shape.heads, np.float32)
@@ -152,9 +152,10 @@ def latent_kernels(kind: int) -> Any:
             soften_chunk(scores, count, shape, tops, sums, factors)
             weigh_chunk(scores, latents, count, shape, factors, out)
 
-    def run(q, data, scales, tables, items, shape, out, tops, sums):
-        for i in prange(items.shape[0]):
+    @entry
+    def run(q, data, scales, tables, items, shape, out, tops, sums, start, step):
+        for i in range(start, items.shape[0], step):
             s, low, high = items[i, 0], items[i, 4], items[i, 5]
             item(q[s], data, scales, tables[s], low, high, shape, out[i], tops[i], sums[i])
 
-    return njit(nogil=True, parallel=True)(run), njit(nogil=True)(run)
+    return run

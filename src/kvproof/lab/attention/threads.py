@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numba
 import torch
@@ -26,3 +28,20 @@ def numba_threads() -> Iterator[None]:
     with _LOCK:
         numba.set_num_threads(count())
         yield
+
+
+@lru_cache(maxsize=1)
+def _helpers(number: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(number, "kvproof-kernel")
+
+
+def share(run: Callable[..., None], *args: object) -> None:
+    """Call run(*args, i, n) on each of n threads, this one being the first; the GIL is free.
+
+    A kernel that numba makes parallel itself would be compiled a second time for one thread.
+    """
+    number = count()
+    helpers = [_helpers(number - 1).submit(run, *args, i, number) for i in range(1, number)]
+    run(*args, 0, number)
+    for helper in helpers:
+        helper.result()

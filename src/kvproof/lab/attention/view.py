@@ -6,7 +6,9 @@ is valid until the next verb of the pool.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Seq
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ class GroupView:
 
     def __init__(self, group: Group, tables: Seq[Table], counts: Seq[int]) -> None:
         self.group, self.sources = group, list(tables)
+        self._items: dict[Hashable, np.ndarray[Any, Any]] = {}
         if group.is_state:
             self.blocks = torch.tensor([t.blocks[0] for t in tables], dtype=torch.long)
             return
@@ -43,6 +46,12 @@ class GroupView:
         self.first = np.zeros_like(self.entries)
         if window is not None:
             self.first = np.maximum(0, self.entries - window).astype(np.int32)
+
+    def items(self, key: Hashable, cut: Callable[[], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """How a kernel cuts this step's work: cut once, for all layers of the step share it."""
+        if key not in self._items:
+            self._items[key] = cut()
+        return self._items[key]
 
 
 class View:

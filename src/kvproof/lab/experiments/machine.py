@@ -18,7 +18,7 @@ from kvproof.timing.step import Machine
 
 _TURNS = 7
 _AHEAD = (0, 4096)  # numbers asked for before they are read
-_STEPS = 100_000
+_STEPS = 1_000_000
 
 
 def best(work: Callable[[], Any], rounds: int = 7) -> float:

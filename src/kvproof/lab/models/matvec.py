@@ -18,20 +18,14 @@ import torch
 from numba import njit, prange
 
 from kvproof.lab.attention import threads
-from kvproof.lab.attention.paged import flat
-from kvproof.lab.attention.simd import (
-    BF16,
-    F32,
-    WIDTH,
-    prefetch,
-    stored,
-    tile_fma_rows,
-    tile_sums,
-    tile_zero,
-    vload,
-)
+from kvproof.lab.attention.emit import WIDTH as LANES
+from kvproof.lab.attention.stored import BF16, F32, stored
+from kvproof.lab.attention.tiles import tile_fma_rows, tile_sums, tile_zero
+from kvproof.lab.attention.vectors import prefetch, vload
+from kvproof.lab.pool.planes import flat
 
 ROWS = 8
+WIDTH = 2 * LANES  # numbers of a row that a step takes
 _SMALL = 1 << 19  # numbers below which a second thread costs more than it brings
 KINDS = {torch.float32: F32, torch.bfloat16: BF16}
 
@@ -63,9 +57,10 @@ def some_rows(kind: int) -> Any:
         for row in range(first, last, ROWS):
             acc = tile_zero(ROWS)
             for d in range(0, width, WIDTH):
-                numbers = stored(weight, row * width + d, width, ROWS, kind)
                 prefetch(weight, (row + ROWS) * width + d, width, ROWS, 1)
-                acc = tile_fma_rows(acc, numbers, vload(x, d))
+                for half in range(0, WIDTH, LANES):
+                    numbers = stored(weight, row * width + d + half, width, ROWS, kind)
+                    acc = tile_fma_rows(acc, numbers, vload(x, d + half))
             tile_sums(out, row, acc)
 
     return rows

@@ -22,10 +22,9 @@ import torch
 from numba import njit, prange
 
 from kvproof.lab.attention import threads
-from kvproof.lab.attention.paged import flat
-from kvproof.lab.attention.simd import WIDTH
 from kvproof.lab.models.body import Body
-from kvproof.lab.models.matvec import KINDS, ROWS, some_rows
+from kvproof.lab.models.matvec import KINDS, ROWS, WIDTH, some_rows
+from kvproof.lab.pool.planes import flat
 
 _PARTS = 4  # pieces of a matrix for each thread
 _NOTHING = np.zeros(0, np.float32)

@@ -1,0 +1,249 @@
+"""Tiles inside numba: vectors that stay in registers while a loop runs, and their arithmetic.
+
+Operations take the sizes they unroll as literal integers. Where a tile of f32 meets f32 scalars, a
+tile of 32-bit sums (i32) meets pairs of 16-bit scalars.
+"""
+
+# mypy: disable-error-code=import-not-found
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from kvproof.lab.attention import emit as e
+from kvproof.lab.attention.emit import VEC, WIDTH, TileType, answer, literal
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_zero(typing_context: Any, count: Any) -> Any:
+    """`count` f32 vectors of zeros."""
+    tile = TileType(literal(count))
+    zero = ir.Constant(ir.ArrayType(e.VF, tile.count), None)
+    return answer(tile, (count,), lambda c, b, t, v: zero)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_zero_whole(typing_context: Any, count: Any) -> Any:
+    """`count` vectors of 32-bit integer zeros."""
+    tile = TileType(literal(count), "i32")
+    zero = ir.Constant(ir.ArrayType(e.VI, tile.count), None)
+    return answer(tile, (count,), lambda c, b, t, v: zero)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_dot(
+    typing_context: Any, tile: Any, scalars: Any, index: Any, stride: Any, keys: Any, shape: Any
+) -> Any:
+    """tile[k % S, r, c] += scalars[index + r * stride, k] * keys[k, c] for all k, r and c.
+
+    Keys of K slots and C vectors meet R queries; `shape` is 16 * R + C, and the tile holds S sums
+    side by side, to be folded. With integers a scalar is a pair, two elements of the array.
+    """
+    rows, across = divmod(literal(shape), 16)
+    slots, sums = keys.count // across, tile.count // (rows * across)
+    wide = 2 if keys.lane == "i16" else 1
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        parts, out = e.vectors_of(b, values[4]), e.vectors_of(b, values[0])
+        places = [e.pointer(context, b, kinds[1], values[1], values[2])]
+        for _ in range(rows - 1):
+            places.append(b.gep(places[-1], [values[3]]))
+        for k in range(slots):
+            for r, place in enumerate(places):
+                scalar = e.scalar_at(b, e.shift(b, place, k * wide), parts[0])
+                for c in range(across):
+                    at = (k % sums * rows + r) * across + c
+                    out[at] = e.multiply_add(b, out[at], scalar, parts[k * across + c])
+        return e.tile_of(b, out)
+
+    args = (tile, scalars, types.int64, types.int64, keys, shape)
+    return answer(tile, args, emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_fma_outer(
+    typing_context: Any, tile: Any, scalars: Any, index: Any, stride: Any, vectors: Any
+) -> Any:
+    """tile[r * N + j] += scalars[index + r * stride] * vectors[j] for all r and j.
+
+    The tile holds R x N vectors, `vectors` N: a value's numbers, weighed for R queries.
+    """
+    width = vectors.count
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        parts, out = e.vectors_of(b, values[4]), e.vectors_of(b, values[0])
+        place = e.pointer(context, b, kinds[1], values[1], values[2])
+        for start in range(0, len(out), width):
+            scalar = e.scalar_at(b, place, parts[0])
+            for j, part in enumerate(parts):
+                out[start + j] = e.multiply_add(b, out[start + j], scalar, part)
+            place = b.gep(place, [values[3]])
+        return e.tile_of(b, out)
+
+    return answer(tile, (tile, scalars, types.int64, types.int64, vectors), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_fold(typing_context: Any, tile: Any, rows: Any) -> Any:
+    """Sum of the tile's groups of `rows` vectors: out[r] = tile[r] + tile[rows + r] + ..."""
+    number = literal(rows)
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        parts = e.vectors_of(b, values[0])
+        out = parts[:number]
+        add = b.fadd if kinds[0].lane == "f32" else b.add
+        for i, part in enumerate(parts[number:]):
+            out[i % number] = add(out[i % number], part)
+        return e.tile_of(b, out)
+
+    return answer(TileType(number, tile.lane), (tile, rows), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_add_scaled(
+    typing_context: Any, total: Any, whole: Any, factors: Any, scalars: Any, index: Any, stride: Any
+) -> Any:
+    """total[r, c] + whole[r, c] * factors[c] * scalars[index + r * stride], as f32."""
+    width = factors.count
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        out, parts = e.vectors_of(b, values[0]), e.vectors_of(b, values[1])
+        by = e.vectors_of(b, values[2])
+        place = e.pointer(context, b, kinds[3], values[3], values[4])
+        for start in range(0, len(out), width):
+            scalar = e.splat(b, b.load(place))
+            for c in range(width):
+                number = b.fmul(b.sitofp(parts[start + c], e.VF), by[c])
+                out[start + c] = e.fma(b, number, scalar, out[start + c])
+            place = b.gep(place, [values[5]])
+        return e.tile_of(b, out)
+
+    args = (total, whole, factors, scalars, types.int64, types.int64)
+    return answer(total, args, emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_add_whole(
+    typing_context: Any, total: Any, whole: Any, scalars: Any, index: Any, stride: Any, width: Any
+) -> Any:
+    """total[r * width + j] + whole[r * width + j] * scalars[index + r * stride], as f32."""
+    across = literal(width)
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        out, parts = e.vectors_of(b, values[0]), e.vectors_of(b, values[1])
+        place = e.pointer(context, b, kinds[2], values[2], values[3])
+        for start in range(0, len(out), across):
+            scalar = e.splat(b, b.load(place))
+            for i in range(start, start + across):
+                out[i] = e.fma(b, b.sitofp(parts[i], e.VF), scalar, out[i])
+            place = b.gep(place, [values[4]])
+        return e.tile_of(b, out)
+
+    args = (total, whole, scalars, types.int64, types.int64, width)
+    return answer(total, args, emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_add_each(
+    typing_context: Any, tile: Any, scalars: Any, index: Any, stride: Any, width: Any
+) -> Any:
+    """tile[r * width + j] + scalars[index + r * stride], in all lanes."""
+    across = literal(width)
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        place = e.pointer(context, b, kinds[1], values[1], values[2])
+        out = e.vectors_of(b, values[0])
+        for start in range(0, len(out), across):
+            scalar = e.splat(b, b.load(place))
+            for i in range(start, start + across):
+                out[i] = b.fadd(out[i], scalar)
+            place = b.gep(place, [values[3]])
+        return e.tile_of(b, out)
+
+    return answer(tile, (tile, scalars, types.int64, types.int64, width), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_scale_add(typing_context: Any, total: Any, tile: Any, factor: Any) -> Any:
+    """total[r] + tile[r] * factor, by lane."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        pairs = zip(e.vectors_of(b, values[0]), e.vectors_of(b, values[1]), strict=True)
+        return e.tile_of(b, [e.fma(b, part, values[2], sum_) for sum_, part in pairs])
+
+    return answer(total, (total, tile, VEC), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_scale(typing_context: Any, tile: Any, factor: Any, low: Any) -> Any:
+    """tile * factor + low, both in all lanes."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        factor, low = e.splat(b, values[1]), e.splat(b, values[2])
+        return e.tile_of(b, [e.fma(b, v, factor, low) for v in e.vectors_of(b, values[0])])
+
+    return answer(tile, (tile, types.float32, types.float32), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_load(
+    typing_context: Any, array: Any, index: Any, stride: Any, rows: Any, width: Any
+) -> Any:
+    """rows x width vectors: row r starts at index + r * stride, its vectors lie side by side."""
+    count, across = literal(rows), literal(width)
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        place = e.pointer(context, b, kinds[0], values[0], values[1])
+        out = []
+        for _ in range(count):
+            out += [e.raw(b, e.shift(b, place, j * WIDTH), e.F32) for j in range(across)]
+            place = b.gep(place, [values[2]])
+        return e.tile_of(b, out)
+
+    args = (array, types.int64, types.int64, rows, width)
+    return answer(TileType(count * across), args, emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_store(
+    typing_context: Any, array: Any, index: Any, stride: Any, width: Any, tile: Any
+) -> Any:
+    """Write a tile back in the form that `tile_load` reads."""
+    across = literal(width)
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> None:
+        place = e.pointer(context, b, kinds[0], values[0], values[1])
+        vectors = e.vectors_of(b, values[4])
+        for start in range(0, len(vectors), across):
+            for j in range(across):
+                e.put(b, vectors[start + j], e.shift(b, place, j * WIDTH))
+            place = b.gep(place, [values[2]])
+
+    return answer(types.void, (array, types.int64, types.int64, width, tile), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_fma_rows(typing_context: Any, tile: Any, vectors: Any, x: Any) -> Any:
+    """tile[r] + vectors[r] * x, by lane: one vector of the input met by R rows of a matrix."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        pairs = zip(e.vectors_of(b, values[0]), e.vectors_of(b, values[1]), strict=True)
+        return e.tile_of(b, [e.fma(b, v, values[2], sum_) for sum_, v in pairs])
+
+    return answer(tile, (tile, vectors, VEC), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_sums(typing_context: Any, out: Any, index: Any, tile: Any) -> Any:
+    """out[index + r] = sum of all lanes of tile[r]."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> None:
+        place = e.pointer(context, b, kinds[0], values[0], values[1])
+        for r, vector in enumerate(e.vectors_of(b, values[2])):
+            b.store(e.reduce(b, vector, b.fadd), e.shift(b, place, r))
+
+    return answer(types.void, (out, types.int64, tile), emit)
