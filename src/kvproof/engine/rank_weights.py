@@ -11,11 +11,16 @@ _COPIED_ROLES = ("norm", "router", "position")
 _COPIED_NAMES = ("q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "indexer")
 _KEPT_ROLES = ("head", "embedding", "router", "vision", "audio", "projector")
 _ASKED_BITS = (
-    (("nvfp4", "fp4", "mxfp4"), 4.5),
-    (("awq", "gptq", "int4", "w4a16", "w4afp8", "bitsandbytes"), 4.25),
-    (("fp8", "w8a8", "int8"), 8.0),
+    (("mxfp4",), 4 + 8 / 32),
+    (("fp4",), 4 + 8 / 16),
+    (("awq", "gptq", "int4", "w4a16", "w4afp8", "auto_round", "bitsandbytes"), 4 + 32 / 128),
+    (("fp8", "w8a8", "int8", "modelopt", "fbgemm"), 8.0),
 )
-"""Bits a weight that quantizing at the start leaves, by the flag's name."""
+"""Bits a weight by a part of the flag's name, first match: a number's, and its share of the scale.
+
+Groups and scales are those of model/quantization.py: MXFP4's 8 bits for 32 weights, NVFP4's for
+16, and a scale and a zero point of 16 bits each for 128 of the integer formats.
+"""
 
 
 def rank_weight_bytes(
@@ -33,20 +38,22 @@ def rank_weight_bytes(
     """
     total = 0
     for group in known_tensors(model):
-        size = _loaded_bytes(model, group, str(quantization or "").lower())
+        size = loaded_bytes(model, group, quantization)
         share = -(-size // _ways(group, ranks, attention_ranks or ranks))
         total += share if not group.layers else -(-share // stages)
     return total
 
 
-def _loaded_bytes(model: Model, group: TensorGroup, asked: str) -> int:
+def loaded_bytes(model: Model, group: TensorGroup, asked: str | None) -> int:
+    """Bytes of a group as loaded; `asked`, the engine's flag, speaks where no scheme is named."""
     size = stored_bytes(model, group)
-    if model.quantization is not None or not group.linear or group.role in _KEPT_ROLES:
+    if not asked or model.quantization is not None:
         return size
-    for names, bits in _ASKED_BITS:
-        if any(name in asked for name in names):
-            return int(size * bits / 16)
-    return size
+    if not group.linear or group.role in _KEPT_ROLES:
+        return size
+    name = asked.lower().replace("-", "_")
+    bits = next((bits for parts, bits in _ASKED_BITS if any(part in name for part in parts)), 16)
+    return int(size * bits / 16)
 
 
 def layer_weight_bytes(model: Model, ranks: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from kvproof.engine.rank_weights import loaded_bytes
 from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.experts import expert_ranks
 from kvproof.engine.vllm.layers import stage_layers
@@ -32,13 +33,8 @@ _COPIED_NAMES = (
 _HOST_NAMES = ("ngram_embedding",)
 """Tables that stay in the host's memory by default (config/engram.py, cpu_offload)."""
 _ENCODER_ROLES = ("vision", "audio", "projector")
-_FLAG_BITS = (
-    (("mxfp4",), 4.25, ("expert", "mlp", "shared_expert")),
-    (("nvfp4", "fp4"), 4.5, ("expert", "mlp", "shared_expert")),
-    (("awq", "gptq", "int4", "w4a16", "auto_round", "bitsandbytes"), 4.25, ()),
-    (("fp8", "w8a8", "int8", "modelopt", "fbgemm"), 8.0, ()),
-)
-"""Bits a weight by --quantization, and the roles it covers (none named: all linear layers)."""
+_FP4_ROLES = ("expert", "mlp", "shared_expert")
+"""What --quantization of a four-bit float covers; the other schemes cover all linear layers."""
 _MXFP4_HIDDEN, _MXFP4_WIDTH = 256, 128
 _PLAIN_WIDTH = 128
 
@@ -125,18 +121,12 @@ def _stage_bytes(model: Model, settings: Settings, part: range) -> float:
     return total
 
 
-def _kept_bytes(model: Model, settings: Settings, group: TensorGroup) -> float:
-    """Bytes of a group as loaded: --quantization speaks for a config that names no scheme."""
-    size = stored_bytes(model, group)
-    asked = str(settings.flags.get("quantization") or "").lower()
-    if not asked or model.quantization is not None or not group.linear:
-        return size
-    if group.role in ("head", "embedding", "router", *_ENCODER_ROLES):
-        return size
-    for names, bits, roles in _FLAG_BITS:
-        if any(name in asked for name in names):
-            return size * bits / 16 if not roles or group.role in roles else size
-    return size
+def _kept_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
+    """Bytes of a group as loaded under --quantization."""
+    asked = str(settings.flags.get("quantization") or "")
+    if "fp4" in asked.lower() and group.role not in _FP4_ROLES:
+        return stored_bytes(model, group)
+    return loaded_bytes(model, group, asked)
 
 
 def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
