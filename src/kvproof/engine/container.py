@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvproof.engine.shell import Words, simple_commands
+from kvproof.engine.shell import SHELL, Words, simple_commands
 from kvproof.errors import UsageError
 
 # Images whose entry point is the server: only its arguments stand in the manifest.
@@ -21,7 +21,6 @@ _ENTRY_POINTS = (
     ("ollama/ollama", ("ollama", "serve")),
 )
 _PROGRAMS = ("vllm", "sglang", "trtllm", "llama", "ollama", "python", "serve")
-_SHELLS = re.compile(r"(?:/\w+)*/?(?:ba|da|z|k)?sh$")
 _KUBERNETES = re.compile(r"\$\(([\w.-]{1,200})\)")
 _COMPOSE = re.compile(r"\$\{(\w{1,100}):?[-=?]?([^{}]*)\}")
 _GPU = re.compile(r"^(?:nvidia\.com/(?:gpu|mig-[\w.-]+)|amd\.com/gpu|gpu\.intel\.com/\w+|gpu)$")
@@ -125,7 +124,7 @@ def _all_words(container: Mapping[str, Any], variables: Mapping[str, str]) -> li
 
 def _is_compose_arguments(container: Mapping[str, Any], words: list[str]) -> bool:
     """Whether a compose command continues an image's entry point with a model's name."""
-    own = any(sign in words[0] for sign in _PROGRAMS) or _SHELLS.match(words[0])
+    own = any(sign in words[0] for sign in _PROGRAMS) or SHELL.match(words[0])
     known = any(sign in image_of(container) for sign, _ in _ENTRY_POINTS)
     return known and not own and "/" in words[0] and not words[0].startswith("/")
 
@@ -166,8 +165,8 @@ def _chart_words(container: Mapping[str, Any]) -> list[str]:
 
 def _script_of(words: list[str]) -> str | None:
     """The script of `sh -c SCRIPT ...`; None for a plain command."""
-    at = 1 if words and not _SHELLS.match(words[0]) else 0
-    if len(words) <= at or not _SHELLS.match(words[at]):
+    at = 1 if words and not SHELL.match(words[0]) else 0
+    if len(words) <= at or not SHELL.match(words[at]):
         return None
     rest = [word for word in words[at + 1 :] if not re.match(r"-\w+$", word)]
     return rest[0] if rest else None
@@ -224,10 +223,10 @@ def gpus_of(container: Mapping[str, Any]) -> tuple[int | None, int]:
     copies = 1
     resources = container.get("resources")
     if isinstance(deploy, Mapping):
-        copies = max(1, _whole(deploy.get("replicas")) or 1)
+        copies = max(1, whole(deploy.get("replicas")) or 1)
         resources = deploy.get("resources") or resources
     if "requestGPU" in container:
-        return _whole(container["requestGPU"]) or None, copies
+        return whole(container["requestGPU"]) or None, copies
     found = _limits(resources) if isinstance(resources, Mapping) else None
     return found, copies
 
@@ -238,18 +237,19 @@ def _limits(resources: Mapping[str, Any]) -> int | None:
         section = resources.get(part)
         if not isinstance(section, Mapping):
             continue
-        counts = [_whole(value) for key, value in section.items() if _GPU.match(str(key))]
+        counts = [whole(value) for key, value in section.items() if _GPU.match(str(key))]
         devices = section.get("devices")
         for device in devices if isinstance(devices, list) else []:
             if isinstance(device, Mapping):
                 ids = device.get("device_ids")
-                counts.append(len(ids) if isinstance(ids, list) else _whole(device.get("count")))
+                counts.append(len(ids) if isinstance(ids, list) else whole(device.get("count")))
         known = [count for count in counts if count]
         if known:
             return sum(known)
     return None
 
 
-def _whole(value: Any) -> int | None:
+def whole(value: Any) -> int | None:
+    """A whole number of a manifest, however it is quoted; None for anything else."""
     text = str(value)
     return int(text) if text.isdigit() and len(text) < 6 else None

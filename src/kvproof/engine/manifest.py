@@ -16,11 +16,17 @@ import msgspec
 from kvproof.engine.base import Deployment, ranks_of
 from kvproof.engine.bounded_yaml import load_yaml
 from kvproof.engine.command import Command, read_words
-from kvproof.engine.container import command_of, gpus_of, image_of, is_container, runtime_of
+from kvproof.engine.container import (
+    command_of,
+    gpus_of,
+    image_of,
+    is_container,
+    runtime_of,
+    whole,
+)
+from kvproof.engine.mixed import BY_DEVICE
 from kvproof.errors import InputError, UsageError
 
-# Engines that spread one model over every GPU they see.
-_SPREAD = ("llamacpp", "ollama")
 # An engine's own image and its release; other images carry versions of their own.
 _RELEASE = re.compile(
     r"(?:^|/)(?:vllm|sglang|ollama|tensorrt|llama)[\w.-]*(?:/[\w.-]+)?"
@@ -138,7 +144,7 @@ def _with_copies(server: Server) -> Command:
     deployment = server.command.deployment
     notes = list(server.command.notes)
     limit = None if server.gpus is None else server.gpus * server.nodes
-    if deployment.engine.name in _SPREAD:
+    if deployment.engine.name in BY_DEVICE:
         return _counted(server.command, limit or 1, notes)
     ranks = ranks_of(deployment)
     if limit is not None and limit < ranks:
@@ -217,21 +223,19 @@ def _below(node: Mapping[str, Any], place: _Place) -> _Place:
         changes["name"] = str(node["name"])
     setup = node.get("deploymentConfig")
     copying = {**(setup if isinstance(setup, Mapping) else {}), **node}
-    copies = next((_count(copying[key]) for key in _COPIES if key in copying), None)
+    copies = next((whole(copying[key]) for key in _COPIES if key in copying), None)
     if copies is not None:
         changes["replicas"] = copies
     if "leaderWorkerTemplate" in node:
         template = node["leaderWorkerTemplate"]
-        changes["nodes"] = _count(template.get("size")) or 1 if isinstance(template, Mapping) else 1
+        changes["nodes"] = whole(template.get("size")) or 1 if isinstance(template, Mapping) else 1
     model = _model_of(node)
     if model is not None:
         changes["model"] = model
     sizes = node.get("parallelism")
     if isinstance(sizes, Mapping):
         changes["words"] = tuple(
-            f"--{option}={sizes[key]}"
-            for key, option in _PARALLEL.items()
-            if _count(sizes.get(key))
+            f"--{option}={sizes[key]}" for key, option in _PARALLEL.items() if whole(sizes.get(key))
         )
     return msgspec.structs.replace(place, **changes) if changes else place
 
@@ -248,11 +252,6 @@ def _model_of(node: Mapping[str, Any]) -> str | None:
         if "uri" in part and "/" in name and not name.startswith("/"):
             return name
     return None
-
-
-def _count(value: Any) -> int | None:
-    text = str(value)
-    return int(text) if text.isdigit() and len(text) < 7 else None
 
 
 def _files(documents: list[Any]) -> dict[str, str]:

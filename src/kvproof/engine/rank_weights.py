@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kvproof.model.tensors import TensorGroup
+from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
 from kvproof.model.types import Model
 from kvproof.model.weights import known_tensors, stored_bytes
 
 # Copied to every rank: norms and routers, and MLA's down-projections, whose output all heads read.
 _COPIED_ROLES = ("norm", "router", "position")
 _COPIED_NAMES = ("q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "indexer")
-_KEPT_ROLES = ("head", "embedding", "router", "vision", "audio", "projector")
+_KEPT_ROLES = ("head", "embedding", "router", *ENCODER_ROLES)
 _ASKED_BITS = (
     (("mxfp4",), 4 + 8 / 32),
     (("fp4",), 4 + 8 / 16),

@@ -37,7 +37,7 @@ _TOKEN = re.compile(
 _VARIABLE = re.compile(r"\$(?:\{(\w{1,100})(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w{0,99}))")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _WRAPPERS = ("env", "sudo", "exec", "nohup", "time", "export", "set", "then", "do", "else")
-_SHELL = re.compile(r"(?:/\w+)*/?(?:ba|da|z|k)?sh$")
+SHELL = re.compile(r"(?:/\w+)*/?(?:ba|da|z|k)?sh$")
 _DASHES = str.maketrans({"\u2014": "--", "\u2013": "--"})
 
 
@@ -110,7 +110,7 @@ def _starts_script(words: list[str], at: int) -> bool:
     """Whether word `at` is the `-c` (or `-lc`) of a shell named before, with a script behind it."""
     if not re.match(r"-\w*c$", words[at]) or at + 1 >= len(words) or words[at + 1].isdigit():
         return False
-    return any(_SHELL.match(word) for word in words[:at])
+    return any(SHELL.match(word) for word in words[:at])
 
 
 def _assigned(words: list[str]) -> tuple[dict[str, str], list[str]]:

@@ -37,6 +37,8 @@ Role = Literal[
     "position",
     "other",
 ]
+ENCODER_ROLES: tuple[Role, ...] = ("vision", "audio", "projector")
+"""Tensors that images and sound go through before the decoder."""
 _FOLDER = "data/architectures/parameters"
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _DEPTH = 6

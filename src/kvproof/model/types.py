@@ -10,10 +10,9 @@ import msgspec
 
 from kvproof.kinds import Slot
 from kvproof.model.quantization import Quantization
-from kvproof.model.tensors import TensorGroup
+from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
 
 _ENCODER_NAME = re.compile(r"(model\.)?encoder\.")
-_ENCODERS = ("vision", "audio", "projector")
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,10 +90,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if group.role == "embedding":
             return self.tied and "embed_positions" not in group.name
-        return group.role not in (*_ENCODERS, "position")
+        return group.role not in (*ENCODER_ROLES, "position")
 
     def _active(self, group: TensorGroup) -> int:
-        if group.role in _ENCODERS:
+        if group.role in ENCODER_ROLES:
             return 0
         if group.role != "expert" or not self.experts:
             return group.elements

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kvproof.engine.vllm.experts import expert_ranks
 from kvproof.engine.vllm.settings import Settings
-from kvproof.model.tensors import TensorGroup
+from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
 from kvproof.model.types import Model
 from kvproof.model.weights import stored_bytes
 
@@ -23,7 +23,7 @@ def draft_bytes(model: Model, settings: Settings) -> int:
 
 
 def _of_last_layer(model: Model, settings: Settings, group: TensorGroup) -> int:
-    if model.layers - 1 not in group.layers or group.role in ("vision", "audio", "projector"):
+    if model.layers - 1 not in group.layers or group.role in ENCODER_ROLES:
         return 0
     if group.role == "expert" and settings.draft.method not in ("mtp", "dspark"):
         return 0

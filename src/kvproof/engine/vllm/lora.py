@@ -8,7 +8,7 @@ fused_moe.py, logits_processor.py, vocab_parallel_embedding.py).
 
 from __future__ import annotations
 
-from kvproof.engine.vllm.experts import expert_ranks
+from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.settings import Settings
 from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model
@@ -64,7 +64,7 @@ def _widths(group: TensorGroup, settings: Settings) -> int:
 def _experts(group: TensorGroup, settings: Settings) -> int:
     """A fused group of experts: gate and up are two pairs of matrices."""
     experts, outputs, inputs = group.shape
-    deals = bool(settings.flags.get("enable_expert_parallel"))
+    deals = deals_experts(settings)
     own = experts // expert_ranks(settings) if deals else experts
     split = 1 if deals else settings.ranks
     if "down_proj" in group.name:

@@ -8,7 +8,7 @@ flashmla_sparse}.py (workspaces), models/deepseek_v4/nvidia/flashmla.py.
 from __future__ import annotations
 
 from kvproof.engine.vllm.compressed import is_v4
-from kvproof.engine.vllm.experts import expert_ranks
+from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.pooled import group_size
 from kvproof.engine.vllm.settings import Settings, is_sparse, keeps_latent
 from kvproof.kinds import LatentSlot, RecurrentSlot
@@ -68,7 +68,9 @@ def _expert_bytes(model: Model, settings: Settings) -> int:
         return 0
     config = model.text_config
     inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
-    split = 1 if expert_ranks(settings) > settings.ranks or _deals(settings) else settings.ranks
+    split = (
+        1 if expert_ranks(settings) > settings.ranks or deals_experts(settings) else settings.ranks
+    )
     return model.experts_per_token * (2 * inner // split + model.hidden_size) * 2
 
 
@@ -80,11 +82,6 @@ def _fused(model: Model, settings: Settings) -> bool:
     asked = str(settings.flags.get("quantization") or "").lower()
     quantized = model.quantization is not None or bool(asked)
     return settings.capability[0] == 10 and quantized and "mxfp4" not in asked
-
-
-def _deals(settings: Settings) -> bool:
-    """Whether whole experts are dealt out and none is split."""
-    return bool(settings.flags.get("enable_expert_parallel"))
 
 
 def _scan_bytes(model: Model, settings: Settings, tokens: int) -> int:

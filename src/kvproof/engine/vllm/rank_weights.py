@@ -13,14 +13,14 @@ import msgspec
 
 from kvproof.engine.rank_weights import loaded_bytes
 from kvproof.engine.vllm.compressed import is_v4
-from kvproof.engine.vllm.experts import expert_ranks
+from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.layers import stage_layers
 from kvproof.engine.vllm.pooled import group_size
 from kvproof.engine.vllm.rocm import held_beyond
 from kvproof.engine.vllm.settings import Settings, keeps_latent
 from kvproof.errors import ModelError
 from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot
-from kvproof.model.tensors import TensorGroup
+from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
 from kvproof.model.types import Model
 from kvproof.model.weights import stored_bytes
 
@@ -32,7 +32,6 @@ _COPIED_NAMES = (
 )  # fmt: skip
 _HOST_NAMES = ("ngram_embedding",)
 """Tables that stay in the host's memory by default (config/engram.py, cpu_offload)."""
-_ENCODER_ROLES = ("vision", "audio", "projector")
 _FP4_ROLES = ("expert", "mlp", "shared_expert")
 """What --quantization of a four-bit float covers; the other schemes cover all linear layers."""
 _MXFP4_HIDDEN, _MXFP4_WIDTH = 256, 128
@@ -82,7 +81,7 @@ def rank_weights(
     encoders = sum(
         _encoder_bytes(model, settings, group)
         for group in model.tensors
-        if group.role in _ENCODER_ROLES
+        if group.role in ENCODER_ROLES
     )
     found = RankWeights(
         decoder=round(decoder * scale),
@@ -109,7 +108,7 @@ def _stage_bytes(model: Model, settings: Settings, part: range) -> float:
     total = 0.0
     first, last = part.start == 0, part.stop > model.layers
     for group in model.tensors:
-        if group.role in _ENCODER_ROLES or any(name in group.name for name in _HOST_NAMES):
+        if group.role in ENCODER_ROLES or any(name in group.name for name in _HOST_NAMES):
             continue
         size = _kept_bytes(model, settings, group) * _share(model, settings, group)
         if group.layers:
@@ -175,7 +174,7 @@ def _plain_padding(model: Model, settings: Settings) -> float:
     eight = method is not None and "fp8" in str(method).lower()
     if not width or not eight or settings.platform != "cuda" or settings.rules.version < (0, 18, 0):
         return 1.0
-    split = 1 if settings.flags.get("enable_expert_parallel") else settings.ranks
+    split = 1 if deals_experts(settings) else settings.ranks
     own = width // split
     return -(-own // _PLAIN_WIDTH) * _PLAIN_WIDTH / own
 

@@ -6,7 +6,7 @@ get_current_memory_usage), so ends of blocks and pieces that the caching allocat
 
 from __future__ import annotations
 
-from kvproof.engine.vllm.experts import expert_ranks
+from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.settings import Settings
 from kvproof.model.types import Model
 
@@ -38,7 +38,7 @@ def _expert_pads(model: Model, settings: Settings) -> int:
         return 0
     config = model.text_config
     inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
-    deal = bool(settings.flags.get("enable_expert_parallel"))
+    deal = deals_experts(settings)
     experts = model.experts // (expert_ranks(settings) if deal else 1)
     inner = inner if deal else inner // settings.ranks
     up = experts * 2 * inner
