@@ -23,10 +23,9 @@ _ALIASES = {
     "trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm", "llama.cpp": "llamacpp",
     "llama-server": "llamacpp", "hf": "transformers",
 }  # fmt: skip
-# Spellings of the sizes whose product is one copy's GPUs.
-_PARALLEL = (
-    ("tensor_parallel_size", "tp_size", "tp"), ("pipeline_parallel_size", "pp_size", "pp"),
-)  # fmt: skip
+TENSOR_PARALLEL = ("tensor_parallel_size", "tp_size", "tp")
+PIPELINE_PARALLEL = ("pipeline_parallel_size", "pp_size", "pp")
+"""Spellings of the sizes whose product is one copy's GPUs."""
 _VERSION = re.compile(r"[bv]?\d+(\.\d+)*")
 
 
@@ -309,7 +308,14 @@ def ranks_of(deployment: Deployment) -> int:
     own = getattr(engine_module(deployment.engine.name), "ranks_for", None)
     if own is not None:
         return int(own(deployment))
-    out = 1
-    for names in _PARALLEL:
-        out *= int(next((deployment.flags[n] for n in names if deployment.flags.get(n)), 1))
-    return out
+    ranks, stages = parallel_sizes(deployment.flags)
+    return ranks * stages
+
+
+def parallel_sizes(flags: Mapping[str, Any]) -> tuple[int, int]:
+    """Ranks that tensors are split over, and pipeline stages, under any engine's names for them."""
+    ranks, stages = (
+        int(next((flags[name] for name in names if flags.get(name)), 1))
+        for names in (TENSOR_PARALLEL, PIPELINE_PARALLEL)
+    )
+    return ranks, stages

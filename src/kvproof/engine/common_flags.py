@@ -1,9 +1,11 @@
-"""kvproof's own settings under each engine's names."""
+"""The same settings under each engine's names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from kvproof.errors import UsageError
 
@@ -15,6 +17,40 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "ollama": {"max_model_len": ("num_ctx",), "kv_cache_dtype": ("kv_cache_type",)},
 }
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine spells, on its command line, what decides whether a model fits."""
+
+    length: str
+    ranks: str
+    share: str
+    """The part of the GPU's memory that the engine takes, or of what is free."""
+
+
+OPTIONS = {
+    "vllm": Options(
+        length="--max-model-len",
+        ranks="--tensor-parallel-size",
+        share="--gpu-memory-utilization",
+    ),
+    "sglang": Options(
+        length="--context-length",
+        ranks="--tp-size",
+        share="--mem-fraction-static",
+    ),
+    "tensorrt_llm": Options(
+        length="--max_seq_len",
+        ranks="--tp_size",
+        share="--kv_cache_free_gpu_memory_fraction",
+    ),
+}
+"""Of the engines that share a model out over ranks."""
+
+
+def flag_of(option: str) -> str:
+    """The flag's name in snake_case of an option as it is typed."""
+    return option.lstrip("-").replace("-", "_")
 
 
 def named_for(engine: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from kvproof.engine.base import Capacity, Deployment, engine_module
+from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.errors import KvproofError
 from kvproof.model.types import Model
 from kvproof.observe.advice_local import local_advice
@@ -13,13 +14,9 @@ from kvproof.observe.capacity_rows import printed_pool
 from kvproof.observe.figures import Log
 from kvproof.units import GIB, show_bytes
 
-_LENGTH = {"vllm": "--max-model-len", "sglang": "--context-length", "tensorrt_llm": "--max_seq_len"}
-_SHARE = {
-    "vllm": ("--gpu-memory-utilization", "gpu_memory_utilization"),
-    "sglang": ("--mem-fraction-static", "mem_fraction_static"),
-    "tensorrt_llm": ("--kv_cache_free_gpu_memory_fraction", "free_gpu_memory_fraction"),
-}
 _ROOM = 256 * 2**20
+_CONFIGURED = "free_gpu_memory_fraction"
+"""The share under the name that TensorRT-LLM's configuration has."""
 
 
 def fits(log: Log) -> bool:
@@ -47,7 +44,8 @@ def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tupl
 
 
 def _share_of(log: Log) -> float:
-    given = log.flags.get(_SHARE[log.engine][1])
+    flag = flag_of(OPTIONS[log.engine].share)
+    given = log.flags.get(flag, log.flags.get(_CONFIGURED))
     return float(given) if isinstance(given, int | float) else 0.9
 
 
@@ -55,7 +53,7 @@ def _out_of_memory(log: Log) -> tuple[str, ...]:
     """An allocation failed after the sizing: the share has to leave room for it."""
     asked, free = log.value("oom_request") or 0, log.value("oom_free") or 0
     total, short = log.value("total_gpu_memory"), max(0.0, asked - free) + _ROOM
-    flag, share = _SHARE[log.engine][0], _share_of(log)
+    flag, share = OPTIONS[log.engine].share, _share_of(log)
     if not total:
         return (f"leave {show_bytes(short)} more free: lower {flag}",)
     lower = math.floor(1000 * (share - short / total)) / 1000
@@ -93,7 +91,7 @@ def needed_bytes(model: Model, deployment: Deployment) -> float | None:
 
 def _flag(log: Log) -> str:
     """The flag of the length, in the engine's snake_case."""
-    return _LENGTH[log.engine].strip("-").replace("-", "_")
+    return flag_of(OPTIONS[log.engine].length)
 
 
 def _length(log: Log, model: Model | None, deployment: Deployment | None) -> list[str]:
@@ -106,7 +104,7 @@ def _length(log: Log, model: Model | None, deployment: Deployment | None) -> lis
     if not fit or (isinstance(asked, int | float) and fit >= asked):
         return []
     was = f" (it is {int(asked):,})" if isinstance(asked, int | float) else ""
-    return [f"{_LENGTH[log.engine]} {int(fit)}{was}: what the memory holds"]
+    return [f"{OPTIONS[log.engine].length} {int(fit)}{was}: what the memory holds"]
 
 
 def longest(log: Log, model: Model, deployment: Deployment) -> int | None:
@@ -128,7 +126,7 @@ def longest(log: Log, model: Model, deployment: Deployment) -> int | None:
 
 
 def _utilization(log: Log, short: float | None) -> list[str]:
-    total, (flag, _) = log.value("total_gpu_memory"), _SHARE[log.engine]
+    total, flag = log.value("total_gpu_memory"), OPTIONS[log.engine].share
     if short is None or total is None:
         return []
     share = _share_of(log)

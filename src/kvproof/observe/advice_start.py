@@ -6,14 +6,14 @@ from __future__ import annotations
 import math
 
 from kvproof.engine.base import Capacity, Deployment, engine_module
+from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.errors import KvproofError
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
+from kvproof.observe.deploy import ranks_of
 from kvproof.observe.figures import Log
 from kvproof.units import GIB, show_bytes
 
-_RANKS = {"vllm": "--tensor-parallel-size", "sglang": "--tp-size", "tensorrt_llm": "--tp_size"}
-_RANK_FLAGS = ("tensor_parallel_size", "tp_size")
 _COUNTS = (1, 2, 4, 8, 16, 32)
 _BESIDE = 2 * GIB
 """Context, workspaces and a little cache that a GPU needs beside the weights."""
@@ -43,8 +43,8 @@ def refused_advice(log: Log) -> tuple[str, ...]:
 def load_advice(log: Log, model: Model | None, deployment: Deployment | None) -> tuple[str, ...]:
     """Out of memory before the cache was sized: the weights do not fit, or others hold it."""
     total, others = log.value("total_gpu_memory"), log.value("oom_others") or 0
-    ranks = _ranks(log)
-    flag = _RANKS[log.engine]
+    ranks = ranks_of(log)
+    flag = OPTIONS[log.engine].ranks
     if model is None or not model.tensors or total is None:
         return (
             f"{flag} {2 * ranks} (it is {ranks}): half the weights on each GPU; or a quantized "
@@ -80,16 +80,11 @@ def _holds(
     if deployment is None or deployment.accelerator is None:
         return True
     try:
-        split = deployment.replace(**{flag.strip("-").replace("-", "_"): ranks})
+        split = deployment.replace(**{flag_of(flag): ranks})
         left = engine_module(split.engine.name).budget(model, split).kv_bytes
     except KvproofError:
         return True
     return bool(left >= _pool(model, split))
-
-
-def _ranks(log: Log) -> int:
-    found = next((log.flags[name] for name in _RANK_FLAGS if name in log.flags), 1)
-    return found if isinstance(found, int) and found > 0 else 1
 
 
 def fraction_advice(
@@ -109,10 +104,10 @@ def fraction_advice(
     given = log.flags.get("mem_fraction_static")
     was = f" (it is {given:g})" if isinstance(given, int | float) else ""
     left = f"{loaded.value / GIB:.2f} of {before / GIB:.2f} GiB are left after loading"
-    ranks = _ranks(log)
+    ranks = ranks_of(log)
     more = (
-        f"{_RANKS['sglang']} {2 * ranks} (it is {ranks}): half the weights on each GPU, or a "
-        "quantized checkpoint"
+        f"{OPTIONS[log.engine].ranks} {2 * ranks} (it is {ranks}): half the weights on each GPU, "
+        "or a quantized checkpoint"
     )
     if share > _MOST_SHARE or need >= loaded.value:
         return (f"--mem-fraction-static can't do it alone: {left}", more)

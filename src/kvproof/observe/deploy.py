@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from kvproof.engine.base import Deployment
+from kvproof.engine.base import Deployment, parallel_sizes
+from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.errors import KvproofError, UsageError
 from kvproof.hardware import Accelerator, accelerator, accelerators
 from kvproof.observe.figures import Log
@@ -17,13 +18,6 @@ from kvproof.units import GIB
 # Two GPUs whose memory differs by less are not told apart by what a log prints of it.
 _SAME_MEMORY = 0.006
 _UNIFIED_LOW = 0.02
-_LENGTH_FLAG = {"vllm": "max_model_len", "sglang": "context_length", "tensorrt_llm": "max_seq_len"}
-_RANKS = {
-    "vllm": ("tensor_parallel_size", "pipeline_parallel_size"),
-    "sglang": ("tp_size", "pp_size"),
-    "tensorrt_llm": ("tp_size", "pp_size"),
-    "llamacpp": (),
-}
 # Flags that logs print for what was settled on; the names under which the engine takes them.
 # Not SGLang's max_running_requests: settled on after the pools, it would size them when asked for.
 _SETTLED = {"sglang": {"context_length_used": "context_length"}}
@@ -102,11 +96,10 @@ def named_release(log: Log) -> str | None:
 
 def ranks_of(log: Log) -> int:
     """GPUs of one replica, by the log's flags."""
-    out = 1
-    for name in _RANKS[log.engine]:
-        value = log.flags.get(name)
-        out *= value if isinstance(value, int) and value > 0 else 1
-    return out
+    ranks, stages = parallel_sizes(
+        {name: value for name, value in log.flags.items() if isinstance(value, int) and value > 0}
+    )
+    return ranks * stages
 
 
 def _reads(engine: str) -> bool:
@@ -155,9 +148,9 @@ def _flags(engine: str, gpu: str | None, log: Log) -> tuple[dict[str, Any], list
         wanted.setdefault(renamed.get(name, name), value)
     if log.engine == "llamacpp" and _whole_windows(log):
         wanted.setdefault("swa_full", True)
-    length, concurrency = _LENGTH_FLAG.get(log.engine), log.value("max_concurrency_len")
-    if length and concurrency and length not in wanted:
-        wanted[length] = int(concurrency)
+    options, concurrency = OPTIONS.get(log.engine), log.value("max_concurrency_len")
+    if options is not None and concurrency:
+        wanted.setdefault(flag_of(options.length), int(concurrency))
     kept: dict[str, Any] = {}
     dropped: list[str] = []
     try:

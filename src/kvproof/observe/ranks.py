@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import msgspec
 
+from kvproof.engine.base import PIPELINE_PARALLEL, TENSOR_PARALLEL
+from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.observe.figures import Log
 from kvproof.observe.releases import Compared
 
-_FLAG = {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tensorrt_llm": "tp_size"}
-_OTHERS = ("pipeline_parallel_size", "pp_size", "data_parallel_size", "dp_size", "ep_size")
+_NAMED = (*TENSOR_PARALLEL, *PIPELINE_PARALLEL, "data_parallel_size", "dp_size", "ep_size")
 _COUNTS = (2, 4, 8, 16)
 _NEAR = 0.12
 _MOST_NARROWER = 4
@@ -30,9 +31,10 @@ def with_ranks(
     model's. A part is believed where no figure that follows from others speaks against it;
     `compare` predicts the figures of a log.
     """
-    flag = _FLAG.get(log.engine)
-    if flag is None or any(name in log.flags for name in (flag, *_OTHERS)):
+    options = OPTIONS.get(log.engine)
+    if options is None or any(name in log.flags for name in _NAMED):
         return log, None
+    flag = flag_of(options.ranks)
     last = max((int(m[1]) for f in log.figures if (m := _RANK.search(f.worker or ""))), default=0)
     if last:
         count = last + 1
