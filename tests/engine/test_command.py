@@ -73,6 +73,23 @@ def test_flags_given_beside_the_command_win() -> None:
     assert found.deployment.flags["max_model_len"] == 4096
 
 
+def test_the_release_given_beside_the_command_runs_it() -> None:
+    plain = read_command("vllm serve org/name -tp 2", "2xH100-80GB", engine="vllm@0.8.5")
+    assert str(plain.deployment.engine) == "vllm@0.8.5"
+    assert plain.deployment.flags["tensor_parallel_size"] == 2
+    assert plain.deployment.gpu_count == 2
+    image = "docker run vllm/vllm-openai:v0.11.0 --model org/name"
+    assert str(read_command(image, engine="vllm").deployment.engine) == "vllm@0.11.0"
+    other = read_command(image, engine="vllm@0.10.2")
+    assert str(other.deployment.engine) == "vllm@0.10.2"
+    assert "not of the command's vllm@0.11.0" in other.notes[-1]
+
+
+def test_another_engine_than_the_commands_is_refused() -> None:
+    with pytest.raises(UsageError, match="starts vllm, not sglang"):
+        read_command("vllm serve org/name", engine="sglang@0.5.9")
+
+
 def test_from_command_is_the_deployment() -> None:
     found = kvproof.Deployment.from_command("vllm serve org/name -tp 2", gpu="2xH100-80GB")
     assert found.flags["tensor_parallel_size"] == 2

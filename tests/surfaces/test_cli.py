@@ -140,6 +140,8 @@ def test_it_does_not_fit_is_status_1() -> None:
         (["cache", "missing/config.json"], "config.json"),
         (["cache", LLAMA, "--dtype", "floaty"], "element type"),
         (["cache", LLAMA, "--no-such-flag"], "no-such-flag"),
+        (["plan", "--gpu", "H100", "--engine", "sglang", "--", "vllm", "serve", LLAMA], "starts"),
+        (["plan", LLAMA, "--gpu", "H100", "--weight-bytes", "5GB", "--", "-tp", "1"], "formula"),
         (["compare"], "model"),
         (["gpus", "nosuchgpu"], "nosuchgpu"),
         ([LLAMA, "--gpu", "H100", "--engine", "formula", "-o", "chart.bmp"], "chart.bmp"),

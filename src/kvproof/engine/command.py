@@ -52,10 +52,13 @@ def readers() -> tuple[Reader, ...]:
     return tuple(import_module(f"kvproof.engine.{name}.command").READER for name in _ENGINES)
 
 
-def read_command(command: str, gpu: str | None = None, **flags: Any) -> Command:
+def read_command(
+    command: str, gpu: str | None = None, *, engine: str | None = None, **flags: Any
+) -> Command:
     """The model and deployment that `command` starts; `flags` override those it names.
 
-    Raises UsageError for a command of no known engine, unknown flags and unreadable values.
+    `engine` (`vllm@0.8.5`) says which release starts it. Raises UsageError for a command of no
+    known engine or of another than `engine`, unknown flags and unreadable values.
     """
     found = list(_starts(simple_commands(command)))
     if not found:
@@ -65,6 +68,8 @@ def read_command(command: str, gpu: str | None = None, **flags: Any) -> Command:
         )
     reader, words, start = found[0]
     read = _command(reader, with_container_variables(words, start), start, gpu, flags)
+    if engine is not None:
+        read = in_release(read, engine)
     if len(found) == 1:
         return read
     note = f"the text starts {len(found)} servers: the first one is read"
@@ -92,6 +97,26 @@ def render_command(model_name: str, deployment: Deployment) -> str:
     """The command line that starts `deployment` for the model, in the engine's own flags."""
     reader = _reader_of(deployment.engine.name)
     return shlex.join(reader.render(model_name, deployment.flags))
+
+
+def in_release(command: Command, engine: str) -> Command:
+    """The command as `engine`, with or without a release, runs it.
+
+    Raises UsageError where the command starts another engine.
+    """
+    ref, given = parse_engine(engine), command.deployment
+    if ref.name != given.engine.name:
+        raise UsageError(
+            f"the command starts {given.engine.name}, not {ref.name}",
+            hint="leave --engine out, or paste that engine's command",
+        )
+    if ref.version is None or ref.version == given.engine.version:
+        return command
+    released = Deployment(str(ref), given.gpu, **given.flags)
+    notes = command.notes
+    if given.engine.version is not None:
+        notes = (*notes, f"the rules of {ref} are used, not of the command's {given.engine}")
+    return msgspec.structs.replace(command, deployment=released, notes=notes)
 
 
 def _reader_of(engine: str) -> Reader:

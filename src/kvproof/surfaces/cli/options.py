@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -110,28 +110,41 @@ def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | Non
 def _pasted(ctx: click.Context, gpu: str | None) -> Any:
     """What a manifest or the words behind -- start; None without either."""
     values, flags = ctx.params, _own_flags(ctx.params)
+    engine = str(values["engine"]) if _engine_chosen(ctx) else None
     words: tuple[str, ...] = ctx.meta.get("engine_words", ())
     if values.get("manifest"):
+        from kvproof.engine.command import in_release
         from kvproof.engine.manifest import read_manifest
 
         text = _read_text(values["manifest"])
-        return read_manifest(text, gpu, server=values.get("server"), **flags)
+        read = read_manifest(text, gpu, server=values.get("server"), **flags)
+        return read if engine is None else in_release(read, engine)
     if not words:
         return None
+    if given := _formulas_own(values):
+        from kvproof.errors import UsageError
+
+        raise UsageError(
+            f"{_typed(given)} belongs to the formula, which takes no engine's flags",
+            hint="leave it out, or what follows --",
+        )
     import shlex
 
     from kvproof.engine.command import read_command, read_flags
 
     if words[0].startswith("-"):
         return read_flags(str(values["engine"]), words, gpu, **flags)
-    return read_command(words[0] if len(words) == 1 else shlex.join(words), gpu, **flags)
+    text = words[0] if len(words) == 1 else shlex.join(words)
+    return read_command(text, gpu, engine=engine, **flags)
+
+
+def _engine_chosen(ctx: click.Context) -> bool:
+    return ctx.get_parameter_source("engine") is click.core.ParameterSource.COMMANDLINE
 
 
 def _with_source(ctx: click.Context) -> dict[str, Any]:
     """The options; a model of Ollama's store is served by Ollama unless an engine is named."""
-    commandline = click.core.ParameterSource.COMMANDLINE
-    chosen = ctx.get_parameter_source("engine") is commandline
-    if str(ctx.params.get("source")).startswith("ollama:") and not chosen:
+    if str(ctx.params.get("source")).startswith("ollama:") and not _engine_chosen(ctx):
         return {**ctx.params, "engine": "ollama"}
     return ctx.params
 
@@ -163,18 +176,25 @@ def _own_flags(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
+def _formulas_own(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in _FORMULA_ONLY if values.get(name) is not None}
+
+
+def _typed(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
 def make_deployment(values: dict[str, Any], gpu: str | None = None) -> Any:
     """The deployment that the options describe; the formula's own inputs choose the formula."""
     from kvproof.engine.base import Deployment, parse_engine
     from kvproof.errors import UsageError
 
     engine = str(values["engine"])
-    given = {name: values[name] for name in _FORMULA_ONLY if values.get(name) is not None}
+    given = _formulas_own(values)
     if given and engine == "vllm":
         engine = "formula"
     if given and engine != "formula":
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"{names} belongs to the formula", hint="add --engine formula")
+        raise UsageError(f"{_typed(given)} belongs to the formula", hint="add --engine formula")
     from kvproof.engine.common_flags import named_for
 
     own = named_for(parse_engine(engine).name, _own_flags(values))
