@@ -68,6 +68,17 @@ def test_rule_sets_cover_every_release_once() -> None:
         assert len(releases) == len(set(releases)) > 3
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt_llm"])
+def test_every_dated_row_leaves_a_rule_set(engine: str) -> None:
+    releases = [name for rules in rule_sets(engine) for name in rules.releases]
+    dated = [(row.row, wording(row.row.versions, "")) for row in rows() if row.engine == engine]
+    for row, found in dated:
+        if found.since is None or (found.until is not None and found.until < (0, 5)):
+            continue  # undated, or of releases older than any whose rules were read
+        within = span([found])
+        assert any(within.holds(release) for release in releases), row
+
+
 def test_v0_lines_leave_only_v0_rules() -> None:
     text = (
         "INFO model weights take 14.25GiB; non_torch_memory takes 0.10GiB; PyTorch activation peak "

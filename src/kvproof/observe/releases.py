@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import msgspec
 
-from kvproof.engine.base import engine_module
 from kvproof.observe.compare import Comparison
 from kvproof.observe.figures import Log
 from kvproof.observe.ledger import graphs_charged
 from kvproof.terms import Term
 
-_V0_MODULE = "vllm/worker/worker.py"
-_V0_LAST = "0.7.3"
-_TENSORRT = ("0.5", "0.9", "0.16", "0.18", "0.20", "0.21", "1.0", "1.1", "1.2")
+_DATED = {
+    "vllm": "vllm.versions", "sglang": "sglang.versions", "llamacpp": "llamacpp.builds",
+    "tensorrt_llm": "tensorrt_llm.flags",
+}  # fmt: skip
 
 
 class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,15 +39,12 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
         return first if first == last else f"{first} to {last}"
 
 
+@cache
 def rule_sets(engine: str) -> tuple[RuleSet, ...]:
     """Every set of `engine`, oldest first; none where its rules do not depend on the release."""
-    return _sets(engine)
-
-
-@cache
-def _sets(engine: str) -> tuple[RuleSet, ...]:
     groups: list[tuple[Any, list[str]]] = []
-    for release in _releases(engine):
+    dated = _dated(engine)
+    for release in dated.releases() if dated is not None else ():
         rules = _rules(engine, release)
         if groups and groups[-1][0] == rules:
             groups[-1][1].append(release)
@@ -55,33 +53,21 @@ def _sets(engine: str) -> tuple[RuleSet, ...]:
     return tuple(RuleSet(releases=tuple(names)) for _, names in groups)
 
 
-def _releases(engine: str) -> list[str]:
-    if engine == "vllm":
-        from kvproof.engine.vllm.versions import NEWEST
-
-        return [f"0.{minor}.{patch}" for minor in range(4, NEWEST[1] + 1) for patch in range(6)]
-    if engine == "sglang":
-        return [f"0.4.{patch}" for patch in range(11)] + [f"0.5.{patch}" for patch in range(24)]
-    if engine == "llamacpp":
-        from kvproof.engine.llamacpp.builds import BUILDS
-
-        return [f"b{build.first}" for build in BUILDS]
-    return list(_TENSORRT) if engine == "tensorrt_llm" else []
+def _dated(engine: str) -> Any:
+    """The module that knows the engine's releases; None where its rules do not depend on them."""
+    return import_module(f"kvproof.engine.{_DATED[engine]}") if engine in _DATED else None
 
 
 def _rules(engine: str, release: str) -> Any:
-    if engine not in ("vllm", "sglang"):
-        return release
-    found = engine_module(engine).versions.rules_for(release)
-    return msgspec.structs.replace(found, version=())
+    find = getattr(_dated(engine), "rules_for", None)
+    return release if find is None else msgspec.structs.replace(find(release), version=())
 
 
 def planned_by(log: Log, release: str) -> str:
-    """The release whose rules `release` followed when it printed the log: V0 outlived 0.7."""
-    from kvproof.engine.vllm.versions import parse_version
-
-    later = log.engine == "vllm" and parse_version(release) >= (0, 8, 0)
-    return _V0_LAST if later and _V0_MODULE in log.modules else release
+    """The release whose rules `release` followed when it printed the log."""
+    if log.engine != "vllm":
+        return release
+    return str(_dated("vllm").planned_by(release, log.modules))
 
 
 def candidates(log: Log) -> tuple[RuleSet, ...]:
@@ -113,8 +99,6 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 Compared = tuple[list[Comparison], tuple[Term, ...]]
 Compare = Callable[[str], Compared | None]
 """The figures and the budget's terms by the rules of a release; None where nothing is predicted."""
-_SHARES = (0.9, 0.92)
-"""vLLM's default gpu_memory_utilization, before and since 0.20."""
 
 
 def settle(log: Log, compare: Compare) -> Settled | None:
@@ -144,7 +128,7 @@ def settle(log: Log, compare: Compare) -> Settled | None:
 def _score(log: Log, found: Compared) -> tuple[int, bool, bool]:
     """Figures off that follow from others; graphs charged otherwise than printed; memory off."""
     rows, terms = found
-    charged = graphs_charged(log, _SHARES)
+    charged = graphs_charged(log, _dated("vllm").utilizations())
     graphs = any("graph" in term.name.lower() for term in terms)
     return (
         sum(row.exact and not row.ok for row in rows),

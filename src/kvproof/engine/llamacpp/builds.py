@@ -54,6 +54,11 @@ BUILDS = tuple(
 )
 
 
+def releases() -> tuple[str, ...]:
+    """The builds from which other rules hold, oldest first."""
+    return tuple(f"b{build.first}" for build in BUILDS)
+
+
 def build_of(version: str | None) -> Build:
     """The rules of `b11549`, `11549` or an unnamed (then the newest) build."""
     if version is None:

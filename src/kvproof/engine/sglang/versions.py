@@ -133,6 +133,16 @@ _CHANGES: tuple[tuple[tuple[int, ...], dict[str, object]], ...] = (
     ((0, 5, 21), {"compressed": "cap"}),
     ((0, 5, 22), {"batch_by_requests": True, "swa_by_requests": True}),
 )  # fmt: skip
+_NEWEST = 23
+"""The newest patch of 0.5 that was read."""
+
+
+def releases() -> tuple[str, ...]:
+    """The releases that can have printed a log, oldest first; post releases go by their base."""
+    return (
+        *(f"0.4.{patch}" for patch in range(11)),
+        *(f"0.5.{patch}" for patch in range(_NEWEST + 1)),
+    )
 
 
 def rules_for(version: str | None) -> Rules:

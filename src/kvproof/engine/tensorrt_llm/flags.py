@@ -36,6 +36,7 @@ _NAMES = (
     "event_buffer_max_size", "attention_dp_events_gather_period_ms", "use_kv_cache_manager_v2",
     "max_util_for_resume", "pool_ratio", "avg_seq_len", "gpu_memory", "free_memory", "used",
 )  # fmt: skip
+_RELEASES = ("0.5", "0.9", "0.16", "0.18", "0.20", "0.21", "1.0", "1.1", "1.2", "1.3")
 _WHOLE = (
     "tp_size", "pp_size", "max_tokens", "tokens_per_block", "max_batch_size", "max_num_tokens",
     "max_seq_len", "max_input_len", "max_beam_width",
@@ -66,6 +67,11 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     def before(self, major: int, minor: int) -> bool:
         """Whether the release is older than this one; no release named is the newest."""
         return _before(self.version, major, minor)
+
+
+def releases() -> tuple[str, ...]:
+    """The releases that can have printed a log, oldest first: one of each span that is alike."""
+    return _RELEASES
 
 
 def read_flags(deployment: Deployment) -> Flags:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Collection
 from functools import cache
 from typing import Literal
 
@@ -16,6 +17,7 @@ import msgspec
 
 Version = tuple[int, int, int]
 NEWEST: Version = (0, 33, 0)
+_V0_MODULE, _V0_LAST = "vllm/worker/worker.py", "0.7.3"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +240,29 @@ def rules_at(version: Version) -> Rules:
             values.update(change.values)
     known = version[:2] <= NEWEST[:2]
     return msgspec.structs.replace(_FIRST, version=version, known=known, **values)
+
+
+def releases() -> tuple[str, ...]:
+    """Every release that can have printed a log, oldest first; patches that never were do no harm.
+
+    0.4 is the first whose lines are read.
+    """
+    return tuple(f"0.{minor}.{patch}" for minor in range(4, NEWEST[1] + 1) for patch in range(6))
+
+
+def utilizations() -> tuple[float, ...]:
+    """Every default of gpu_memory_utilization there has been."""
+    found = (_FIRST.utilization, *(change.values.get("utilization") for change in CHANGES))
+    return tuple(share for share in found if isinstance(share, float))
+
+
+def planned_by(release: str, modules: Collection[str]) -> str:
+    """The release whose rules a start of `release` followed, by the modules that printed its lines.
+
+    V0 outlived 0.7, unchanged: a start of 0.8 to 0.10 that it printed went by its last rules.
+    """
+    later = parse_version(release) >= (0, 8, 0)
+    return _V0_LAST if later and _V0_MODULE in modules else release
 
 
 def rules_for(text: str | None) -> Rules:
