@@ -191,6 +191,49 @@ def test_given_cache_bytes_are_taken() -> None:
     assert found.interval == (10 * GIB, 10 * GIB)
 
 
+@pytest.mark.parametrize(("given", "words"), [("30G", "cache"), ("9G", "weights"), ("8G", "")])
+def test_given_cache_bytes_beyond_the_gpu_do_not_fit(given: str, words: str) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    deployment = kvproof.Deployment("vllm", "RTX-4090", kv_cache_memory_bytes=given)
+    memory = deployment.first.memory_bytes if deployment.first else 0
+    found = kvproof.plan(model, deployment, contexts=[4096])
+    assert sum(int(term.value) for term in found.budget.terms) == memory
+    said = [line for line in found.warnings if "runs out of memory" in line]
+    assert found.fits is (not words)
+    assert len(said) == bool(words)
+    assert all(words in line for line in said)
+
+
+def test_weights_kept_in_host_memory_leave_room() -> None:
+    whole = weights("Qwen/Qwen3-32B", "0.32", "RTX-4090")
+    part = weights("Qwen/Qwen3-32B", "0.32", "RTX-4090", cpu_offload_gb=50)
+    assert whole - part == pytest.approx(50, abs=1e-6)
+    # Layers only: the vocabulary's embedding and head stay.
+    all_layers = weights("Qwen/Qwen3-32B", "0.32", "RTX-4090", cpu_offload_gb=500)
+    assert all_layers == pytest.approx(2 * 151_936 * 5_120 * 2 / GIB, rel=0.01)
+    split = weights(
+        "Qwen/Qwen3-32B", "0.32", "2xRTX-4090", cpu_offload_gb=500, tensor_parallel_size=2
+    )
+    assert split < 0.6 * all_layers
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "x"])
+def test_host_memory_that_is_no_size(value: object) -> None:
+    with pytest.raises(UsageError, match="cpu_offload_gb"):
+        kvproof.plan(
+            kvproof.load_model("Qwen/Qwen3-8B"),
+            kvproof.Deployment("vllm", "RTX-4090", cpu_offload_gb=value),
+        )
+
+
+def test_all_of_a_gpu_in_use_is_no_share_to_lower_to() -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    found = kvproof.plan(model, kvproof.Deployment("vllm", "H100-80GB", used="90GB"))
+    assert not found.fits
+    said = next(line for line in found.warnings if "refuses to start" in line)
+    assert "end what holds it" in said
+
+
 def test_no_gpu_is_named() -> None:
     model = kvproof.load_model("meta-llama/Llama-3.1-8B")
     with pytest.raises(UsageError, match="no GPU"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,12 @@ def test_it_does_not_fit_is_status_1() -> None:
     done = kvproof("meta-llama/Meta-Llama-3-70B", "--gpu", "L4", "--engine", "formula")
     assert done.returncode == 1
     assert "missing" in done.stdout or "0" in done.stdout
+
+
+def test_what_is_missing_is_in_the_table() -> None:
+    done = kvproof("Qwen/Qwen3-32B", "--gpu", "RTX-4090", "--contexts", "4k")
+    assert done.returncode == 1
+    assert re.search(r"^ +missing +4\d\.\d\d GiB", done.stdout, re.M)
 
 
 @pytest.mark.parametrize(

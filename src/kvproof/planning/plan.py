@@ -226,12 +226,17 @@ def _warnings(
 
 
 def _hardware_warnings(deployment: Deployment) -> tuple[str, ...]:
-    """Of memory that is shared with the host, and of unequal ranks."""
+    """Of memory that is shared with the host, of weights kept there, and of unequal ranks."""
     gpu, out = deployment.accelerator, []
     if gpu is not None and gpu.unified_memory and not deployment.flags.get("used"):
         out.append(
             f"{gpu.name} shares its memory with the CPU: what the system and other programs hold "
             "comes off it; give that as --used SIZE (used=)"
+        )
+    if deployment.flags.get("cpu_offload_gb"):
+        out.append(
+            "weights kept in host memory are read over PCIe in every step: steps take longer than "
+            "said here"
         )
     if deployment.mixed:
         names = ", ".join(f"{count} x {kind.name}" for count, kind in deployment.kinds)
@@ -244,7 +249,7 @@ def _hardware_warnings(deployment: Deployment) -> tuple[str, ...]:
 
 
 def _refusals(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """Why the engine would not start beside other processes, by its own check."""
+    """Why the engine would not start, by its own check or for want of memory."""
     own = getattr(engine_module(deployment.engine.name), "refusals_for", None)
     return () if own is None else tuple(own(model, deployment))
 

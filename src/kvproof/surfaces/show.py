@@ -118,6 +118,7 @@ def _memory_text(plan: Plan, device: str, terms: Sequence[Term]) -> str:
         ]
         for t in ordered
     ]
+    rows += [[f"  {t.name}", show_bytes(-t.value), "", ""] for t in terms if t.value < 0]
     title = f"Memory of {_place(plan, device)}: {show_bytes(total)}"
     return f"{heading(title)}\n  {drawn}\n" + table(["", "size", "share", "between"], rows)
 

@@ -39,7 +39,7 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     terms = _outside(memory, requested, share, settings, used - charged)
     given = settings.flags.get("kv_cache_memory_bytes")
     if given is not None:
-        return _given(terms, memory, given)
+        return _given(terms[0].source, memory, given)
     if used:
         terms.append(_others(used, charged, settings))
     weights = rank_weights(model, settings, _own_stages(deployment, settings))
@@ -65,21 +65,43 @@ def _own_stages(deployment: Deployment, settings: Settings) -> frozenset[int] | 
 
 
 def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """A start that vLLM refuses for want of free memory."""
+    """A start that fails for want of free memory."""
     settings = settle(model, deployment)
-    used = int(settings.flags.get("used", 0))
+    memory, used = _memory(deployment), int(settings.flags.get("used", 0))
+    free = max(0, memory - used)
+    given = settings.flags.get("kv_cache_memory_bytes")
+    if given is not None:
+        return _too_large(model, deployment, int(given), free)
     if not used or settings.rules.others_charged:
         return ()
-    memory = _memory(deployment)
     share = settings.flags.get("gpu_memory_utilization", settings.rules.utilization)
-    free, requested = max(0, memory - used), math.ceil(memory * share)
+    requested = math.ceil(memory * share)
     if requested <= free:
         return ()
     most = math.floor(100 * free / memory) / 100
+    way = (
+        f"lower gpu_memory_utilization to {most:g} or less, its own context comes on top"
+        if most > 0
+        else "end what holds it"
+    )
     return (
         f"vLLM refuses to start: {free / GIB:.2f} of {memory / GIB:.2f} GiB are free and "
-        f"{share:g} asks for {requested / GIB:.2f}: lower gpu_memory_utilization to {most:g} or "
-        "less, its own context comes on top",
+        f"{share:g} asks for {requested / GIB:.2f}: {way}",
+    )
+
+
+def _too_large(model: Model, deployment: Deployment, given: int, free: int) -> tuple[str, ...]:
+    """A given cache that does not fit beside the weights: nothing is checked before it is taken."""
+    settings, weights = settle(model, deployment), 0
+    if model.tensors or model.stored_weight_bytes is not None:
+        weights = rank_weights(model, settings, _own_stages(deployment, settings)).total
+    if given + weights <= free:
+        return ()
+    most = max(0, free - weights) / GIB
+    return (
+        f"vLLM runs out of memory: kv_cache_memory_bytes of {given / GIB:.2f} GiB and weights of "
+        f"{weights / GIB:.2f} GiB are more than the {free / GIB:.2f} GiB free: less than "
+        f"{most:.2f} GiB are left for the cache",
     )
 
 
@@ -135,29 +157,32 @@ def _others(used: int, charged: int, settings: Settings) -> Term:
     )
 
 
-def _given(terms: list[Term], memory: int, given: int) -> Budget:
+def _given(source: str, memory: int, given: int) -> Budget:
     """kv_cache_memory_bytes sets the cache; nothing is profiled."""
     rest = memory - given
     other = Term(
-        name="everything else",
+        name="everything else" if rest >= 0 else "missing",
         value=rest,
         unit="B",
         formula=f"{memory:,} - {given:,} B = {rest:,} B",
-        source=terms[0].source,
+        source=source,
     )
     cache = Term(
         name="KV cache",
         value=given,
         unit="B",
         formula="kv_cache_memory_bytes as given",
-        source=terms[0].source,
+        source=source,
     )
-    return Budget(kv_bytes=given, interval=(given, given), terms=(other, cache))
+    terms = (other, cache) if rest >= 0 else (cache, other)
+    return Budget(kv_bytes=given, interval=(given, given), terms=terms)
 
 
 def _weight_terms(weights: RankWeights, settings: Settings) -> list[Term]:
+    asked = float(settings.flags.get("cpu_offload_gb") or 0)
+    hosted = f" less {asked:g} GiB of its layers in host memory" if asked else ""
     rows = (
-        ("weights", weights.decoder, f"decoder on one of {settings.ranks} ranks"),
+        ("weights", weights.decoder, f"decoder on one of {settings.ranks} ranks{hosted}"),
         ("encoder weights", weights.encoders, "vision, audio and projectors"),
         ("absorbed latent projections", weights.absorbed, "halves of kv_b_proj in 16 bits"),
         ("rotary tables", weights.tables, "cosines and sines for the whole context"),

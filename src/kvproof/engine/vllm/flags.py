@@ -6,6 +6,7 @@ memory have a type, the others are accepted and ignored knowingly.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -158,6 +159,9 @@ def _check(flags: Mapping[str, Any]) -> None:
         raise UsageError(
             f"gpu_memory_utilization is {share:g}", hint="give a share above 0, up to 1"
         )
+    hosted = flags.get("cpu_offload_gb", 0.0)
+    if not 0 <= hosted < math.inf:
+        raise UsageError(f"cpu_offload_gb is {hosted:g}", hint="give GiB, 0 or more")
     length = flags.get("max_model_len", 1)
     if length < 1 and length != -1:
         raise UsageError(f"max_model_len is {length}", hint="give 1 or more, or -1 to fit memory")

@@ -23,6 +23,7 @@ from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot
 from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
 from kvproof.model.types import Model
 from kvproof.model.weights import stored_bytes
+from kvproof.units import GIB
 
 _VOCAB_UNIT = 64
 _COPIED_ROLES = ("norm", "router", "position")
@@ -42,6 +43,7 @@ class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of weights on the fullest rank: decoder, encoders, and what loading adds."""
 
     decoder: int
+    """Without what --cpu-offload-gb keeps in host memory."""
     encoders: int
     absorbed: int
     tables: int
@@ -77,14 +79,14 @@ def rank_weights(
     scale = _stored_scale(model)
     parts = stage_layers(model, settings.stages)
     own = [part for i, part in enumerate(parts) if stages is None or i in stages]
-    decoder = max(_stage_bytes(model, settings, part) for part in own)
+    decoder = max(_kept_on_gpu(model, settings, part, scale) for part in own)
     encoders = sum(
         _encoder_bytes(model, settings, group)
         for group in model.tensors
         if group.role in ENCODER_ROLES
     )
     found = RankWeights(
-        decoder=round(decoder * scale),
+        decoder=round(decoder),
         encoders=encoders,
         absorbed=_absorbed(model, settings),
         tables=_rotary(model, settings),
@@ -104,20 +106,32 @@ def _stored_scale(model: Model) -> float:
     return model.stored_weight_bytes / computed if computed else 1.0
 
 
-def _stage_bytes(model: Model, settings: Settings, part: range) -> float:
-    total = 0.0
+def _kept_on_gpu(model: Model, settings: Settings, part: range, scale: float) -> float:
+    """A stage's bytes, less those of its layers that --cpu-offload-gb moves to the host.
+
+    Source: vLLM 0.32, model_executor/offloader/uva.py: parameter by parameter of the layers, on
+    every rank, until the limit is reached.
+    """
+    layers, rest = _stage_bytes(model, settings, part)
+    moved = float(settings.flags.get("cpu_offload_gb") or 0) * GIB
+    return rest * scale + max(0.0, layers * scale - moved)
+
+
+def _stage_bytes(model: Model, settings: Settings, part: range) -> tuple[float, float]:
+    """Bytes of a stage on one rank: of its layers, and of what stands before and after them."""
+    layers = rest = 0.0
     first, last = part.start == 0, part.stop > model.layers
     for group in model.tensors:
         if group.role in ENCODER_ROLES or any(name in group.name for name in _HOST_NAMES):
             continue
         size = _kept_bytes(model, settings, group) * _share(model, settings, group)
         if group.layers:
-            total += size * sum(layer in part for layer in group.layers) / len(group.layers)
+            layers += size * sum(layer in part for layer in group.layers) / len(group.layers)
         elif group.role == "embedding":
-            total += size if first or (last and model.tied) else 0
+            rest += size if first or (last and model.tied) else 0
         else:
-            total += size if last else 0
-    return total
+            rest += size if last else 0
+    return layers, rest
 
 
 def _kept_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
