@@ -1,31 +1,16 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_logs import vllm_log
 
 import kvproof
-from kvproof.errors import InputError, UsageError
+from kvproof.errors import UsageError
 from kvproof.observe import store
 from kvproof.observe.deploy import setup_of
 from kvproof.observe.learn import start_of
-from kvproof.observe.store import Start
-
-VLLM = """
-INFO 11-20 09:00:00 [api_server.py:1839] vLLM API server version 0.11.0
-INFO 11-20 09:00:00 [utils.py:233] non-default args: {'model': 'Qwen/Qwen3-14B', \
-'max_model_len': 32768, 'gpu_memory_utilization': 0.9}
-INFO 11-20 09:00:09 Model loading took 27.5185 GiB and 3.6 seconds
-INFO 11-20 09:00:09 Available KV cache memory: %s GiB
-INFO 11-20 09:00:09 GPU KV cache size: %s tokens
-INFO 11-20 09:00:09 Maximum concurrency for 32,768 tokens per request: %sx
-"""
-
-
-def vllm_log(memory: float = 39.6, tokens: str = "259,520", ratio: str = "7.92") -> str:
-    return VLLM % (memory, tokens, ratio)
 
 
 def rows(report: Any) -> dict[str, Any]:
@@ -258,112 +243,6 @@ def test_llama_cpp_parts_add_up() -> None:
     assert all(row.ok for row in kvproof.check(text).ledger)
 
 
-# The store.
-
-
-def start(model: str, gap: float, **changes: Any) -> Start:
-    gib = 2**30
-    fields: dict[str, Any] = {
-        "engine": "vllm", "version": "0.30", "gpu": "H100-80GB", "ranks": 1, "model": model,
-        "flags": {"max_model_len": 4096}, "predicted": 40 * gib,
-        "printed": int((40 + gap) * gib), **changes,
-    }  # fmt: skip
-    return Start(**fields)
-
-
-def test_what_is_learned_moves_a_budget(tmp_path: Path) -> None:
-    place = tmp_path / "observed.sqlite"
-    assert store.overheads("vllm", "H100-80GB", path=place) is None
-    starts = [start("a", -3.0), start("b", -3.2), start("c", -2.8)]
-    assert store.remember(starts, place) == 3
-    assert store.remember(starts, place) == 0
-    learned = store.overheads("vllm", "H100-80GB", path=place)
-    assert learned is not None
-    assert (learned.starts, learned.models) == (3, 3)
-    assert -3.2 < learned.kv_bytes / 2**30 < -2.5
-    report = kvproof.check(vllm_log(), gpu="H100-80GB", overheads=learned)
-    assert any("learned" in line for line in report.assumptions)
-    assert any(term.name == "learned overhead" for term in report.terms)
-    from kvproof.hardware import accelerator
-
-    assert sum(t.value for t in report.terms) == accelerator("H100-80GB").memory_bytes
-
-
-def test_starts_of_the_same_model_count_alone() -> None:
-    starts = [start("a", -3.0), start("b", 1.0)]
-    learned = store.fit(starts, "a")
-    assert learned is not None
-    assert learned.kv_bytes == starts[0].gap
-
-
-def test_one_other_model_moves_little_and_an_odd_one_less() -> None:
-    def moved(gap: float) -> float:
-        learned = store.fit([start("a", gap)], "b", "0.30")
-        assert learned is not None
-        return learned.kv_bytes / 2**30
-
-    assert -0.5 < moved(-0.5) < 0
-    assert moved(-0.5) < moved(-6.0) < 0
-
-
-def test_terms_are_learned_by_their_estimates() -> None:
-    terms = {store.ESTIMATED + "communication": 2.0 * 2**30}
-    learned = store.fit([start("a", -0.4, terms=terms)], "b", "0.30")
-    assert learned is not None
-    assert 0 < learned.ratios["communication"] < 0.2
-    plain = start("b", 0.0)
-    spread = start("b", 0.0, terms=terms)
-    assert store.adjusted_kv(spread, learned) < store.adjusted_kv(plain, learned) < plain.predicted
-
-
-def test_a_printed_peak_is_the_models_own() -> None:
-    estimated = {store.ESTIMATED + "activations": 2.0 * 2**30}
-    unknown = store.fit([start("a", -0.5, terms=estimated)], "b", "0.30")
-    printed = {**estimated, "peak_activation": 2.5 * 2**30}
-    settled = store.fit([start("a", -0.5, terms=printed)], "b", "0.30")
-    assert unknown is not None
-    assert settled is not None
-    assert unknown.kv_bytes < settled.kv_bytes == 0
-    assert "activations" not in settled.ratios
-
-
-def test_weights_are_a_models_own_matter() -> None:
-    terms = {"weights": 12.0 * 2**30}
-    heavy = start("a", -2.0, weights=10 * 2**30, terms=terms)
-    assert heavy.gap == -2 * 2**30
-    assert heavy.overhead_gap == 0
-
-
-def test_models_that_disagree_teach_nothing() -> None:
-    learned = store.fit([start("a", -3.0), start("b", 3.0), start("c", 0.1)])
-    assert learned is not None
-    assert abs(learned.kv_bytes) < 2**28
-
-
-def test_export_and_import(tmp_path: Path) -> None:
-    here, there = tmp_path / "a.sqlite", tmp_path / "b.sqlite"
-    secret = {"api_key": "s3cret", "host": "10.0.0.1", "max_model_len": 1}
-    store.remember([start("a", -1.0, flags=secret)], here)
-    lines = list(store.export_lines(here))
-    assert "s3cret" not in lines[0]
-    assert json.loads(lines[0])["flags"] == {"max_model_len": 1}
-    assert store.import_lines(lines, there) == 1
-    assert store.recall(path=there)[0].gap == store.recall(path=here)[0].gap
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"engine": 1}', '{"a": "b"}', "nonsense"])
-def test_a_bad_line_is_named(line: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="line 1"):
-        store.import_lines([line], tmp_path / "x.sqlite")
-
-
-def test_a_store_that_is_no_database(tmp_path: Path) -> None:
-    place = tmp_path / "broken.sqlite"
-    place.write_text("this is no database, it only lies where one should be")
-    with pytest.raises(InputError, match="store"):
-        store.recall(path=place)
-
-
 def test_learning_from_a_report() -> None:
     report = kvproof.check(vllm_log(), gpu="H100-80GB")
     learned = start_of(report)
@@ -408,39 +287,6 @@ def test_a_start_without_a_version_is_kept_with_its_range(tmp_path: Path) -> Non
     store.remember([learned], place)
     assert store.recall(path=place)[0] == learned
     assert store.import_lines(store.export_lines(place), tmp_path / "y.sqlite") == 1
-
-
-def test_a_store_of_an_earlier_release_is_extended(tmp_path: Path) -> None:
-    import sqlite3
-
-    place = tmp_path / "old.sqlite"
-    with sqlite3.connect(place) as base:
-        base.execute(
-            "create table starts (id integer primary key, engine text not null, version text not "
-            "null, gpu text not null, ranks integer not null, model text not null, flags text not "
-            "null, predicted integer not null, printed integer not null, half integer not null, "
-            "weights integer not null, terms text not null)"
-        )
-        base.execute(
-            "insert into starts values (1, 'vllm', '0.30', 'H100-80GB', 1, 'a', '{}', 5, 4, 0, 0, "
-            "'{}')"
-        )
-    base.close()
-    assert store.recall(path=place)[0].since == ""
-
-
-def test_a_range_over_eras_teaches_no_term_of_one_era() -> None:
-    terms = {store.ESTIMATED + "communication": 2.0 * 2**30}
-    vague = start("a", -0.4, version="", since="0.9.1", terms=terms)
-    within = start("a", -0.4, version="", since="0.20", terms=terms)
-    assert "communication" not in store.fit([vague], "b", "0.30").ratios  # type: ignore[union-attr]
-    assert "communication" in store.fit([within], "b", "0.30").ratios  # type: ignore[union-attr]
-
-
-def test_starts_of_the_same_release_count_before_others() -> None:
-    starts = [start("a", -3.0, version="0.11.0"), start("a", 1.0, version="0.30")]
-    assert store.fit(starts, "a", "0.30").kv_bytes == starts[1].gap  # type: ignore[union-attr]
-    assert store.fit(starts, "a", "0.11.0").kv_bytes == starts[0].gap  # type: ignore[union-attr]
 
 
 def test_inside_a_wide_interval_is_not_ok() -> None:
