@@ -132,6 +132,16 @@ def test_what_is_missing_is_in_the_table() -> None:
     done = kvproof("Qwen/Qwen3-32B", "--gpu", "RTX-4090", "--contexts", "4k")
     assert done.returncode == 1
     assert re.search(r"^ +missing +4\d\.\d\d GiB", done.stdout, re.M)
+    # SGLang's pools take a page more than its sizing counts; nothing is missing.
+    fitting = kvproof(LLAMA, "--gpu", "H100-80GB", "--contexts", "4k", "--engine", "sglang")
+    assert "missing" not in fitting.stdout
+
+
+def test_one_gpu_is_called_one() -> None:
+    done = kvproof(LLAMA, "--gpu", "M3-Max-64GB", "--contexts", "4k", "--engine", "llamacpp")
+    assert "Memory of one M3-Max-64GB" in done.stdout
+    done = kvproof(LLAMA, "--gpu", "2xL40S", "--tp", "2", "--contexts", "4k")
+    assert "Memory of each GPU of 2xL40S-48GB" in done.stdout
 
 
 @pytest.mark.parametrize(

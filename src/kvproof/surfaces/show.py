@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,15 +119,20 @@ def _memory_text(plan: Plan, device: str, terms: Sequence[Term]) -> str:
         ]
         for t in ordered
     ]
-    rows += [[f"  {t.name}", show_bytes(-t.value), "", ""] for t in terms if t.value < 0]
+    lacking = -sum(int(t.value) for t in terms if t.value < 0)
+    if lacking and not plan.fits:
+        rows.append(["  missing", show_bytes(lacking), "", ""])
     title = f"Memory of {_place(plan, device)}: {show_bytes(total)}"
     return f"{heading(title)}\n  {drawn}\n" + table(["", "size", "share", "between"], rows)
+
+
+_SEVERAL = re.compile(r"^\d+x|\+")
 
 
 def _place(plan: Plan, device: str) -> str:
     if device:
         return {"host": "the host, used"}.get(device, device)
-    if not plan.gpu or "x" not in plan.gpu:
+    if not plan.gpu or not _SEVERAL.search(plan.gpu):
         return f"one {plan.gpu or 'GPU'}"
     return f"each GPU of {plan.gpu}"
 
