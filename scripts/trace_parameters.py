@@ -21,7 +21,7 @@ sys.setrecursionlimit(20_000)
 
 import transformers  # noqa: E402
 import transformers.models.auto.modeling_auto as auto  # noqa: E402
-from parameter_tracing import builtins_table, collect, configs, recipes  # noqa: E402
+from parameter_tracing import collect, configs, invocation, recipes  # noqa: E402
 from parameter_tracing.defaults import default_config, evaluator  # noqa: E402
 from parameter_tracing.expressions import E, mk  # noqa: E402
 from parameter_tracing.interpreter import Interpreter  # noqa: E402
@@ -105,7 +105,7 @@ def trace(model_type: str, class_name: str) -> Any:
     inst = default_config(model_type)
     interp = Interpreter(evaluator(inst))
     config = configs.for_class(cls, inst)
-    root = builtins_table.construct(interp, cls, [config], {})
+    root = invocation.construct(interp, cls, [config], {})
     walk = collect.walk(interp, root)
     if model_type == "zamba":
         layers = E("c", "layers_block_type")

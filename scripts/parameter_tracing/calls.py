@@ -62,7 +62,7 @@ class Calls:
 
     def call(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call anything."""
-        return self.table.call(self, function, args, kwargs)
+        return self.invocation.call(self, function, args, kwargs)
 
     def run(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Interpret a Python function."""
@@ -116,8 +116,8 @@ class Calls:
 
     def get_attr(self, owner: Any, name: str) -> Any:
         """owner.name."""
-        return self.table.get_attr(self, owner, name)
+        return self.attributes.get_attr(self, owner, name)
 
     def length(self, value: Any) -> Any:
         """len()."""
-        return self.table.length(self, value)
+        return self.indexing.length(self, value)

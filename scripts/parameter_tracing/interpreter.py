@@ -17,7 +17,8 @@ class Interpreter(Branches, Statements, Loops, Operators, Calls):
     """Runs constructors over symbolic configs."""
 
     def __init__(self, evaluate: Callable[[Any], Any]) -> None:
-        from . import builtins_table
+        from . import attributes, indexing, invocation
+        from .builtins_table import BUILTINS
 
         self.evaluate = (
             evaluate  # value of an expression at the default config, to bound unrolled loops
@@ -29,4 +30,5 @@ class Interpreter(Branches, Statements, Loops, Operators, Calls):
         self.depth = 0
         self.bounds: list[tuple[Any, int]] = []
         self.notes: list[str] = []
-        self.table = builtins_table
+        self.attributes, self.indexing, self.invocation = attributes, indexing, invocation
+        self.builtins = BUILTINS

@@ -186,7 +186,7 @@ class Loops:
         if isinstance(iterable, SymList):
             return [self._piece(s) for s in iterable.items]
         if isinstance(iterable, Obj):
-            return self.pieces(self.table.module_items(self, iterable))
+            return self.pieces(self.indexing.module_items(self, iterable))
         if isinstance(iterable, E):
             if iterable.op == "tuple":
                 return [Elem(a) for a in iterable.args]

@@ -6,6 +6,7 @@ import ast
 import builtins
 from typing import Any
 
+from . import tensors
 from . import values as V
 from .expressions import E, concrete, conj, freeze, mk, negate
 from .syntax import (
@@ -91,7 +92,7 @@ class Operators:
         if isinstance(b, Choice):
             return merge(b.cond, self.binop(op, a, b.yes), self.binop(op, a, b.no))
         if isinstance(a, V.Tensor) or isinstance(b, V.Tensor):
-            return self.table.torch_table.tensor_binop(a, b)
+            return tensors.tensor_binop(a, b)
         if isinstance(a, Opaque) or isinstance(b, Opaque):
             return Opaque("arithmetic")
         if isinstance(a, (SymList, list)) or isinstance(b, (SymList, list)):
@@ -207,9 +208,9 @@ class Operators:
             if isinstance(plain, list):
                 b = plain
             else:
-                return mk("in", a, self.table.list_expr(self, b))
+                return mk("in", a, self.indexing.list_expr(self, b))
         if isinstance(b, SymRange):
-            return mk("in", a, self.table.list_expr(self, b))
+            return mk("in", a, self.indexing.list_expr(self, b))
         if isinstance(b, dict):
             b = list(b)
         if concrete(a) and not isinstance(b, E):
@@ -294,7 +295,7 @@ class Operators:
 
     def ex_Subscript(self, node: ast.Subscript, env: Env) -> Any:
         """owner[key]."""
-        return self.table.get_item(self, self.expr(node.value, env), self.expr(node.slice, env))
+        return self.indexing.get_item(self, self.expr(node.value, env), self.expr(node.slice, env))
 
     def ex_ListComp(self, node: Any, env: Env) -> Any:
         """[x for ...]."""
