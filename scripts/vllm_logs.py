@@ -27,7 +27,7 @@ SAME_SHAPE = {
     "RedHatAI/DeepSeek-R1-Distill-Qwen-1.5B-quantized.w8a8": "Qwen/Qwen2.5-1.5B",
     "Qwen/Qwen2.5-Math-1.5B": "Qwen/Qwen2.5-1.5B",
     "Qwen/Qwen2.5-0.5B(-Instruct)": "Qwen/Qwen2.5-0.5B",
-    "GLM-4.7-NVFP4": "zai-org/GLM-4.7-FP8",
+    "GLM-4.7-NVFP4": "zai-org/GLM-4.7",
     "chankhavu/Nemotron-Cascade-2-30B-A3B-NVFP4": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
     "XiaomiMiMo/MiMo-V2.6-Flash-MOPD": "XiaomiMiMo/MiMo-V2-Flash",
     "zai-org/GLM-5.2/5.3-class": "zai-org/GLM-5.2",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import kvproof
 from kvproof.errors import KvproofError
 from kvproof.model import catalog
+from kvproof.model.weights import weight_bytes
 
 
 @pytest.mark.parametrize("name", sorted(catalog.entries()))
@@ -80,3 +83,17 @@ def test_every_entry_names_its_source() -> None:
 )
 def test_what_was_put_back_gives_the_hubs_count(name: str, count: int) -> None:
     assert kvproof.load_model(name, offline=True).parameters == count
+
+
+def test_names_of_quantized_checkpoints_hold_quantized_weights() -> None:
+    names = [n for n in catalog.entries() if re.search(r"(?i)-(fp8|nvfp4|awq|gptq)\b", n)]
+    assert len(names) > 30
+    for name in names:
+        model = kvproof.load_model(name, offline=True)
+        assert model.parameters is not None
+        assert 8 * weight_bytes(model) / model.parameters < 9, name
+
+
+def test_a_trimmed_config_says_whence_its_scheme_comes() -> None:
+    model = kvproof.load_model("zai-org/GLM-4.7-FP8", offline=True)
+    assert any("as its name says" in note for note in model.notes)

@@ -6,7 +6,13 @@ import pytest
 
 import kvproof
 from kvproof.errors import ModelError
-from kvproof.model.quantization import Scheme, canonical, matches, read_quantization
+from kvproof.model.quantization import (
+    Quantization,
+    Scheme,
+    canonical,
+    matches,
+    read_quantization,
+)
 from kvproof.model.weights import stored_bytes, weight_bytes, weight_terms
 
 LLAMA = {
@@ -151,3 +157,20 @@ def test_an_encoder_is_not_streamed_while_decoding() -> None:
     encoder = sum(g.elements for g in t5.tensors if g.name.startswith("encoder."))
     assert encoder > 0
     assert t5.streamed_parameters <= t5.parameters - encoder
+
+
+@pytest.mark.parametrize(
+    ("pattern", "module", "covered"),
+    [
+        ("model.layers.*.block_sparse_moe.experts.*.w1", "mlp.experts.gate_up_proj", True),
+        ("model.layers.*.block_sparse_moe.experts.*.w2", "mlp.experts.down_proj", True),
+        ("backbone.layers.*.mixer.experts.*.up_proj", "mixer.experts.up_proj", True),
+        ("model.layers.*.mlp.gate_proj", "mlp.gate_up_proj", True),
+        ("model.layers.*.mlp.experts.*.w2", "mlp.experts.gate_up_proj", False),
+        ("model.layers.*.mlp.experts.*.down_proj", "mlp.shared_experts.down_proj", False),
+    ],
+)
+def test_a_named_part_names_the_fused_weight(pattern: str, module: str, covered: bool) -> None:
+    scheme = Scheme(name="nvfp4", bits=4, group=16, source="here")
+    read = Quantization(method="modelopt", default=None, named=((pattern, scheme),))
+    assert (read.scheme(f"model.layers.{{}}.{module}") is scheme) is covered

@@ -129,13 +129,16 @@ _SUFFIXES: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
 )
 
 
+_SCHEME_KEYS = frozenset({"quantization_config", "compression_config", "text_config"})
+"""Where a config may hold its scheme."""
+
+
 def find(name: str) -> Found | None:
     """The catalogue entry that `name` stands for, or None when nothing fits."""
     catalog = _catalog()
     target = catalog.aliases.get(name, name)
     if target in catalog.models:
-        said = None if target == name else f"{name} is {target} in the catalogue"
-        return Found(name=target, entry=catalog.models[target], assumption=said)
+        return _exact(name, target)
     short = _short_names()
     wanted, scheme = name.rpartition("/")[2].lower(), None
     while True:
@@ -145,6 +148,19 @@ def find(name: str) -> Found | None:
         if stripped == wanted:
             return None
         wanted, scheme = stripped, scheme or named
+
+
+def _exact(asked: str, target: str) -> Found:
+    """The entry itself; of a trimmed config without its scheme, with the one that the name says."""
+    entry = _catalog().models[target]
+    said = None if target == asked else f"{asked} is {target} in the catalogue"
+    scheme = None
+    if not entry.complete and not _SCHEME_KEYS & msgspec.json.decode(entry.config).keys():
+        scheme = _strip(target.rpartition("/")[2].lower())[1]
+    if scheme is not None:
+        read = f"{target} is read with {scheme['quant_method']} weights, as its name says"
+        said = f"{said}; {read}" if said else read
+    return Found(name=target, entry=entry, assumption=said, quantization=scheme)
 
 
 def _found(asked: str, target: str, scheme: Mapping[str, Any] | None) -> Found:

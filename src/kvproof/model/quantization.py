@@ -106,8 +106,9 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     def scheme(self, module: str) -> Scheme | None:
         """The scheme of the linear module called `module`, None when it stays unquantized."""
         name = canonical(module)
+        spellings = _stored_names(name)
         for pattern, scheme in self.named:
-            if matches(pattern, name):
+            if any(matches(pattern, spelling) for spelling in spellings):
                 return scheme
         if self.default is None or any(matches(pattern, name) for pattern in self.ignore):
             return None
@@ -129,6 +130,24 @@ def canonical(name: str) -> str:
     for old, new in _SYNONYMS:
         out = out.replace(old, new)
     return out[:-1]
+
+
+# What fused projections are called where a checkpoint stores their parts: the classes' own names
+# and Mixtral's (w1 the gate, w2 down, w3 up).
+_PARTS = (
+    (".gate_up_proj", (".gate_proj", ".w1")),
+    (".down_proj", (".down_proj", ".w2")),
+    (".up_proj", (".up_proj", ".w3")),
+)
+
+
+@lru_cache(maxsize=16_384)
+def _stored_names(name: str) -> tuple[str, ...]:
+    """`name` and what checkpoints call its parts: each expert, each of the fused projections."""
+    fused, parts = next(((f, p) for f, p in _PARTS if name.endswith(f)), ("", ("",)))
+    stem = name.removesuffix(fused)
+    each = f"{stem}.0" if stem.endswith(".experts") else stem
+    return tuple(dict.fromkeys((name, *(f"{each}{part}" for part in parts))))
 
 
 @lru_cache(maxsize=131_072)
