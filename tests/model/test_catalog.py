@@ -97,3 +97,9 @@ def test_names_of_quantized_checkpoints_hold_quantized_weights() -> None:
 def test_a_trimmed_config_says_whence_its_scheme_comes() -> None:
     model = kvproof.load_model("zai-org/GLM-4.7-FP8", offline=True)
     assert any("as its name says" in note for note in model.notes)
+    base = kvproof.load_model("zai-org/GLM-4.7", offline=True)
+    assert base.parameters is not None
+    assert 2 * base.parameters <= weight_bytes(base) < 2.01 * base.parameters
+    packed = kvproof.load_model("someone/GLM-4.7-NVFP4", offline=True)
+    assert packed.parameters is not None
+    assert 8 * weight_bytes(packed) / packed.parameters < 5

@@ -155,12 +155,16 @@ def _exact(asked: str, target: str) -> Found:
     entry = _catalog().models[target]
     said = None if target == asked else f"{asked} is {target} in the catalogue"
     scheme = None
-    if not entry.complete and not _SCHEME_KEYS & msgspec.json.decode(entry.config).keys():
+    if _lost_scheme(entry):
         scheme = _strip(target.rpartition("/")[2].lower())[1]
     if scheme is not None:
         read = f"{target} is read with {scheme['quant_method']} weights, as its name says"
         said = f"{said}; {read}" if said else read
     return Found(name=target, entry=entry, assumption=said, quantization=scheme)
+
+
+def _lost_scheme(entry: Entry) -> bool:
+    return not entry.complete and not _SCHEME_KEYS & msgspec.json.decode(entry.config).keys()
 
 
 def _found(asked: str, target: str, scheme: Mapping[str, Any] | None) -> Found:
@@ -193,11 +197,12 @@ def _short_names() -> dict[str, str]:
         out.setdefault(full.rpartition("/")[2].lower(), catalog.aliases.get(full, full))
     for full in sorted(catalog.models, key=lambda n: (len(n), n)):
         short, quantized = full.rpartition("/")[2].lower(), False
+        bare = _lost_scheme(catalog.models[full])  # what is left is the base model's
         while True:
             stripped, scheme = _strip(short)
             if stripped == short:
                 break
-            short, quantized = stripped, quantized or scheme is not None
+            short, quantized = stripped, quantized or (scheme is not None and not bare)
             if not quantized:
                 out.setdefault(short, full)
                 out.setdefault(short.removeprefix("meta-"), full)
