@@ -35,6 +35,26 @@ def test_experts_are_read_as_the_batch_hits_them() -> None:
     assert reads[0] < 0.08 * reads[2]
 
 
+def test_copies_that_share_the_experts_read_their_part() -> None:
+    model = kvproof.load_model("deepseek-ai/DeepSeek-V3")
+    flags = {"data_parallel_size": 8, "enable_expert_parallel": True, "max_model_len": 32768}
+    deployment = kvproof.Deployment("vllm@0.32", "8xH200", **flags)
+    found = kvproof.plan(model, deployment, contexts=[4096])
+    held = next(term.value for term in found.budget.terms if term.name == "weights")
+    step = found.rows[0].step
+    assert step is not None
+    # With some 700 sequences every expert is hit: a GPU reads what it holds, less the embedding.
+    assert held - step.weight_bytes == pytest.approx(129_280 * 7168 * 2, rel=0.2)
+    # A dense model's copies share nothing.
+    llama = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    one = kvproof.plan(llama, kvproof.Deployment("vllm", "H200"), contexts=[4096]).rows[0]
+    two = kvproof.Deployment("vllm", "2xH200", data_parallel_size=2)
+    other = kvproof.plan(llama, two, contexts=[4096]).rows[0]
+    assert one.step is not None
+    assert other.step is not None
+    assert one.step.weight_bytes == other.step.weight_bytes
+
+
 def test_a_large_batch_is_limited_by_compute() -> None:
     model = kvproof.load_model(LLAMA)
     small, large = (step_time(model, H100, types_of(model, None), {16: n}) for n in (1, 4096))

@@ -174,7 +174,17 @@ def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | No
         bandwidth, flops = flags.bandwidth or bandwidth, flags.flops or flops
     if bandwidth is None:
         return None
-    return Machine(bandwidth=bandwidth, flops=flops, ranks=ranks)
+    return Machine(bandwidth=bandwidth, flops=flops, ranks=ranks, sharing=_sharing(deployment))
+
+
+def _sharing(deployment: Deployment) -> int:
+    """Copies that deal the routed experts out among them: vLLM's data-parallel ranks.
+
+    Source: vLLM 0.32, model_executor/layers/fused_moe/config.py (FusedMoEParallelConfig.make).
+    """
+    if deployment.engine.name != "vllm":
+        return 1
+    return int(deployment.flags.get("data_parallel_size") or 1)
 
 
 def compute_type(model: Model) -> str:

@@ -30,11 +30,16 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank offers: bytes a second, operations a second; `ranks` share the work."""
+    """What one rank offers: bytes a second, operations a second; `ranks` share the work.
+
+    `sharing` copies of the model deal one set of routed experts out among them (data parallelism
+    of the attention): each keeps and reads its part, for the sequences of all.
+    """
 
     bandwidth: float
     flops: float | None
     ranks: int = 1
+    sharing: int = 1
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,16 +118,17 @@ def _slot_flops(slot: Slot, tokens: int, heads: int) -> int:
     return 0
 
 
-def weights_read(model: Model, batch: int, streamed: int | None = None) -> int:
+def weights_read(model: Model, batch: int, streamed: int | None = None, *, sharing: int = 1) -> int:
     """Weight bytes that a step of `batch` sequences reads.
 
-    Of E experts with k chosen per token a batch hits E x (1 - (1 - k/E)^batch) on average.
+    Of E experts with k chosen per token a batch hits E x (1 - (1 - k/E)^batch) on average. Of
+    `sharing` copies with so many sequences each, one reads its part of those that all hit.
     """
     total = streamed_weight_bytes(model) if streamed is None else streamed
     if not model.experts or not model.experts_per_token:
         return total
-    share = 1 - (1 - model.experts_per_token / model.experts) ** batch
-    return total - round((1 - share) * expert_bytes(model))
+    share = 1 - (1 - model.experts_per_token / model.experts) ** (batch * sharing)
+    return total - round((1 - share / sharing) * expert_bytes(model))
 
 
 def step_time(
@@ -137,7 +143,7 @@ def step_time(
     """A decode step over a `batch` of {cached tokens: how many sequences have that many}."""
     efficiency = efficiency or Efficiency()
     sequences = sum(batch.values())
-    weights = weights_read(model, max(sequences, 1), streamed)
+    weights = weights_read(model, max(sequences, 1), streamed, sharing=machine.sharing)
     kv = sum(count * read_bytes(model, n, types, machine.ranks) for n, count in batch.items())
     dense = 2 * model.active_parameters * sequences
     flops = dense + sum(count * attention_flops(model, n) for n, count in batch.items())
