@@ -304,3 +304,13 @@ def test_a_request_that_does_not_fit_is_an_answer(qwen: Model) -> None:
     answer = kvproof.capacity(qwen, Deployment("sglang", context_length=40960), GIB)
     assert not answer.fits
     assert "40,960" in (answer.error or "")
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt_llm"])
+def test_ranks_that_do_not_divide_the_heads_are_refused(engine: str) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    three = kvproof.Deployment(engine, "3xRTX-4090", tp_size=3)
+    with pytest.raises(kvproof.KvproofError, match="do not divide the 32 attention heads"):
+        kvproof.budget(model, three)
+    with pytest.raises(kvproof.KvproofError, match="do not divide the 32 attention heads"):
+        kvproof.capacity(model, three, 2**30)

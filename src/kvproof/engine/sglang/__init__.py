@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
+from kvproof.engine.heads import check_heads
 from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.engine.sglang.memory import make_budget
 from kvproof.engine.sglang.pools import Pools, make_pools
@@ -30,6 +31,7 @@ def check_flags(deployment: Deployment) -> None:
 def budget(model: Model, deployment: Deployment) -> Budget:
     """Memory of one GPU down to the attention pool."""
     flags = read_flags(deployment)
+    check_heads(model, flags.attention_tp, "SGLang")
     return make_budget(model, deployment, flags, make_pools(model, deployment, flags))
 
 
@@ -39,6 +41,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     One page more than the tokens is allocated, as the place that padding is written to.
     """
     flags = read_flags(deployment)
+    check_heads(model, flags.attention_tp, "SGLang")
     pools = make_pools(model, deployment, flags)
     tokens = _tokens(kv_bytes, flags, pools)
     length = flags.context_length or model.context or 2048

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
+from kvproof.engine.heads import check_heads
 from kvproof.engine.rank_weights import rank_weight_bytes
 from kvproof.engine.tensorrt_llm.flags import Flags, canonical_flag, flag_names, is_read, read_flags
 from kvproof.engine.tensorrt_llm.pools import Pool, kv_type, pools, slot_bytes, state_bytes
@@ -47,6 +48,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     in its blocks what the scarcest pool gives up.
     """
     flags = read_flags(deployment)
+    check_heads(model, flags.attention_tp, "TensorRT-LLM")
     size, length = flags.tokens_per_block, _length(model, flags)
     windows = pools(model, flags, length)
     counts = _blocks(flags, windows, kv_bytes)
@@ -145,6 +147,7 @@ def _buffers(model: Model, flags: Flags) -> tuple[int, int]:
 def budget(model: Model, deployment: Deployment) -> Budget:
     """Memory of one GPU; exact from `free_memory` (the log's `available`), else estimated."""
     flags = read_flags(deployment)
+    check_heads(model, flags.attention_tp, "TensorRT-LLM")
     gpu = deployment.accelerator
     total = flags.get("gpu_memory") or (gpu.memory_bytes if gpu is not None else None)
     if total is None:
