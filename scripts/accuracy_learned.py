@@ -113,37 +113,51 @@ def learned_section(rows: list[Any], scale: float) -> str:
                     _row("of its own model", _each(by_gpu, _own)),
                 ],
             ),
-            "### An operator that the constants have not seen",
-            "The served starts (`srv-`) are one operator's, on three GPUs. Here the constants are "
-            "fitted without any of them, so neither host nor GPU of that operator is in the fit.",
-            table(
-                ["learned from", *_HEAD[1:]],
-                [
-                    _row("same model, other flags", _each(unserved, _again)),
-                    _row("one start of another model", _each(unserved, _pairs)),
-                    _row("all other models", _each(unserved, _others)),
-                    _row("one start, everything else", _each(unserved, _rest)),
-                    _row("every start and other deployment", _each(unserved, _pooled)),
-                    _row("those of its own model", _each(unserved, _own)),
-                ],
-            ),
-            "By GPU, with one start of another model:",
-            _by_gpu(_each(unserved, _pairs)),
-            "### Prior widths",
-            f"The rule (`kvproof.observe.shared`) has prior widths. Of {len(SETTINGS)} settings, "
-            "each GPU gets the one with the lowest mean logarithm of learned over bare error on "
-            f"the *other* GPUs' pairs of models (chosen: {', '.join(names)}). Against the widths "
-            "in use, with one start of another model:",
-            table(
-                ["widths", *_HEAD[1:]],
-                [
-                    _row("in use", pairs),
-                    _row("chosen on the other GPUs", nested),
-                ],
-            ),
+            *_operator(unserved),
+            *_widths(pairs, nested, names),
             _SO,
         ]
     )
+
+
+def _operator(unserved: dict[str, list[Start]]) -> list[str]:
+    """Where neither host nor GPU of an operator is in the fit."""
+    return [
+        "### An operator that the constants have not seen",
+        "The served starts (`srv-`) are one operator's, on three GPUs. Here the constants are "
+        "fitted without any of them, so neither host nor GPU of that operator is in the fit.",
+        table(
+            ["learned from", *_HEAD[1:]],
+            [
+                _row("same model, other flags", _each(unserved, _again)),
+                _row("one start of another model", _each(unserved, _pairs)),
+                _row("all other models", _each(unserved, _others)),
+                _row("one start, everything else", _each(unserved, _rest)),
+                _row("every start and other deployment", _each(unserved, _pooled)),
+                _row("those of its own model", _each(unserved, _own)),
+            ],
+        ),
+        "By GPU, with one start of another model:",
+        _by_gpu(_each(unserved, _pairs)),
+    ]
+
+
+def _widths(pairs: list[Case], nested: list[Case], names: list[str]) -> list[str]:
+    """The prior widths in use beside those that the other GPUs would choose."""
+    return [
+        "### Prior widths",
+        f"The rule (`kvproof.observe.shared`) has prior widths. Of {len(SETTINGS)} settings, "
+        "each GPU gets the one with the lowest mean logarithm of learned over bare error on "
+        f"the *other* GPUs' pairs of models (chosen: {', '.join(names)}). Against the widths "
+        "in use, with one start of another model:",
+        table(
+            ["widths", *_HEAD[1:]],
+            [
+                _row("in use", pairs),
+                _row("chosen on the other GPUs", nested),
+            ],
+        ),
+    ]
 
 
 _SO = """What this says, plainly. One calibration settles the same model's other deployments. A

@@ -86,6 +86,7 @@ def test_what_does_not_fit_gets_an_amount() -> None:
 
 def test_out_of_memory_after_the_sizing() -> None:
     text = (
+        "vLLM API server version 0.11.0\n"
         "INFO Available KV cache memory: 73.53 GiB\n"
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a "
         "total capacity of 79.18 GiB of which 500.69 MiB is free.\n"

@@ -11,7 +11,7 @@ import pytest
 import kvproof
 from kvproof.observe.dates import span, wording
 from kvproof.observe.formats import rows
-from kvproof.observe.releases import candidates, rule_sets
+from kvproof.observe.releases import asked_share, candidates, rule_sets
 
 # Releases that the posts state otherwise than their lines: shortened or rounded by hand.
 QUOTED = {"log101", "log110", "log266", "log301"}
@@ -86,3 +86,20 @@ def test_v0_lines_leave_only_v0_rules() -> None:
     )
     found = candidates(kvproof.read_log(text))
     assert {rules.newest[:3] for rules in found} <= {"0.6", "0.7"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "share"),
+    [
+        ("vLLM API server version 0.11.0\n", 0.9),
+        ("vLLM API server version 0.21.0\n", 0.92),
+        ("Available KV cache memory: 3.10 GiB, as 0.9.1 to 0.13 round it\n", 0.9),
+        (
+            "vLLM API server version 0.21.0\nnon-default args: {'gpu_memory_utilization': 0.5}\n",
+            0.5,
+        ),
+    ],
+)
+def test_the_share_that_was_asked_for(lines: str, share: float) -> None:
+    text = f"{lines}INFO Available KV cache memory: 3.15 GiB\n"
+    assert asked_share(kvproof.read_log(text)) == share

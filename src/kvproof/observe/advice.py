@@ -12,11 +12,10 @@ from kvproof.observe.advice_local import local_advice
 from kvproof.observe.advice_start import fraction_advice, load_advice, refused_advice
 from kvproof.observe.capacity_rows import printed_pool
 from kvproof.observe.figures import Log
+from kvproof.observe.releases import asked_share
 from kvproof.units import GIB, show_bytes
 
 _ROOM = 256 * 2**20
-_CONFIGURED = "free_gpu_memory_fraction"
-"""The share under the name that TensorRT-LLM's configuration has."""
 
 
 def fits(log: Log) -> bool:
@@ -43,17 +42,11 @@ def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tupl
     return (*_length(log, model, deployment), *_utilization(log, short), *_memory(log, short))
 
 
-def _share_of(log: Log) -> float:
-    flag = flag_of(OPTIONS[log.engine].share)
-    given = log.flags.get(flag, log.flags.get(_CONFIGURED))
-    return float(given) if isinstance(given, int | float) else 0.9
-
-
 def _out_of_memory(log: Log) -> tuple[str, ...]:
     """An allocation failed after the sizing: the share has to leave room for it."""
     asked, free = log.value("oom_request") or 0, log.value("oom_free") or 0
     total, short = log.value("total_gpu_memory"), max(0.0, asked - free) + _ROOM
-    flag, share = OPTIONS[log.engine].share, _share_of(log)
+    flag, share = OPTIONS[log.engine].share, asked_share(log)
     if not total:
         return (f"leave {show_bytes(short)} more free: lower {flag}",)
     lower = math.floor(1000 * (share - short / total)) / 1000
@@ -129,7 +122,7 @@ def _utilization(log: Log, short: float | None) -> list[str]:
     total, flag = log.value("total_gpu_memory"), OPTIONS[log.engine].share
     if short is None or total is None:
         return []
-    share = _share_of(log)
+    share = asked_share(log)
     free = log.value("free_memory") or total * 0.985
     needed = math.ceil(1000 * (share + short / total)) / 1000
     if needed * total > free:

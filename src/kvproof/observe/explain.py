@@ -12,6 +12,7 @@ import msgspec
 from kvproof.engine.base import Budget
 from kvproof.observe.compare import Share
 from kvproof.observe.figures import Figure, Log
+from kvproof.observe.releases import asked_share
 from kvproof.terms import Term
 from kvproof.units import GIB
 
@@ -99,9 +100,7 @@ def _asked(log: Log, budget: Budget, memory: int | None) -> float:
         return 0.0
     if asked is not None and outside:
         return asked.value - (memory - sum(float(term.value) for term in outside))
-    share = log.flags.get("gpu_memory_utilization")
-    factor = float(share) if isinstance(share, int | float) else 0.9
-    return 0.0 if total is None else (total.value - memory) * factor
+    return 0.0 if total is None else (total.value - memory) * asked_share(log)
 
 
 def _rest_words(unseen: list[tuple[float, str]]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.observe.compare import Comparison
 from kvproof.observe.figures import Log
 from kvproof.observe.ledger import graphs_charged
@@ -22,6 +23,9 @@ _DATED = {
     "vllm": "vllm.versions", "sglang": "sglang.versions", "llamacpp": "llamacpp.builds",
     "tensorrt_llm": "tensorrt_llm.flags",
 }  # fmt: skip
+_CONFIGURED = "free_gpu_memory_fraction"
+"""The share under the name that TensorRT-LLM's configuration has."""
+_USUAL_SHARE = 0.9
 
 
 class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +72,25 @@ def planned_by(log: Log, release: str) -> str:
     if log.engine != "vllm":
         return release
     return str(_dated("vllm").planned_by(release, log.modules))
+
+
+def asked_share(log: Log) -> float:
+    """The share of the GPU that the engine was given: by its flag, as printed, or its default.
+
+    SGLang's default depends on card and flags; 0.9 stands for it here.
+    """
+    options = OPTIONS.get(log.engine)
+    flag = _CONFIGURED if options is None else flag_of(options.share)
+    given = log.flags.get(flag, log.flags.get(_CONFIGURED))
+    if isinstance(given, int | float):
+        return float(given)
+    asked, total = log.value("requested_memory"), log.value("total_gpu_memory")
+    if asked and total:
+        return round(asked / total, 3)
+    if log.engine != "vllm":
+        return _USUAL_SHARE
+    dated = _dated("vllm")
+    return float(dated.rules_at(dated.parse_version(log.version or log.wording.until)).utilization)
 
 
 def candidates(log: Log) -> tuple[RuleSet, ...]:
