@@ -207,3 +207,21 @@ def test_tensorrt_llm_shortens_the_length() -> None:
     report = kvproof.check(text)
     assert not report.fits
     assert "--max_seq_len 46208 (it is 131,072)" in " ".join(report.advice)
+
+
+def test_a_refused_buffer_of_unknown_room_claims_no_exact_shortfall() -> None:
+    text = (
+        "llama_kv_cache: size = 16384.00 MiB (131072 cells, 32 layers, 1/1 seqs), "
+        "K (f16): 8192.00 MiB, V (f16): 8192.00 MiB\n"
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 16384.00 MiB on device 0: "
+        "cudaMalloc failed: out of memory\n"
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 17179869184\n"
+        "llama_init_from_model: failed to initialize the context: failed to allocate buffer "
+        "for kv cache\n"
+    )
+    advice = kvproof.check(text).advice
+    assert advice == (
+        "less than 16.00 GiB was free on CUDA0; the log does not say more",
+        "--ctx-size 65536 (it is 131072) frees 8.00 GiB",
+        "--cache-type-k/-v q8_0 frees 7.50 GiB (with flash attention)",
+    )

@@ -15,10 +15,11 @@ _Q8 = 1 - 34 / 64
 def local_advice(log: Log) -> tuple[str, ...]:
     """Changes that free what is missing, the cheapest first."""
     short, where = _shortfall(log)
-    if short is None or short <= 0:
+    if short is None:
+        return _unmeasured(log)
+    if short <= 0:
         return ()
-    flag = "num_ctx" if log.program == "Ollama" else "--ctx-size"
-    kind = "OLLAMA_KV_CACHE_TYPE=q8_0" if log.program == "Ollama" else "--cache-type-k/-v q8_0"
+    flag, kind = _spelled(log)
     lines = [f"{show_bytes(short)} less {where}"]
     cache, cells = _cache(log), log.value("cells") or log.flags.get("n_ctx")
     if cache and cells:
@@ -35,8 +36,33 @@ def local_advice(log: Log) -> tuple[str, ...]:
     return (*lines, *_layers(log, short))
 
 
+def _spelled(log: Log) -> tuple[str, str]:
+    """How the context's length and an eight-bit cache are asked for."""
+    if log.program == "Ollama":
+        return "num_ctx", "OLLAMA_KV_CACHE_TYPE=q8_0"
+    return "--ctx-size", "--cache-type-k/-v q8_0"
+
+
+def _unmeasured(log: Log) -> tuple[str, ...]:
+    """A buffer that was refused where the log does not say what was free."""
+    asked = _last(log, "alloc_failed")
+    if asked is None:
+        return ()
+    flag, kind = _spelled(log)
+    where = asked.device or "the device"
+    lines = [f"less than {show_bytes(asked.value)} was free on {where}; the log does not say more"]
+    cache, cells = _cache(log), log.value("cells") or log.flags.get("n_ctx")
+    if cache and cells:
+        half = int(cells) // 2 // _PAD * _PAD
+        if half:
+            lines.append(f"{flag} {half} (it is {int(cells)}) frees {show_bytes(cache / 2)}")
+    if cache and log.flags.get("cache_type_k", "f16") == "f16":
+        lines.append(f"{kind} frees {show_bytes(cache * _Q8)} (with flash attention)")
+    return (*lines, *_layers(log, asked.value))
+
+
 def _shortfall(log: Log) -> tuple[float | None, str]:
-    """Bytes that are missing, and where."""
+    """Bytes that are missing, and where; None where the log does not tell."""
     reduce = log.value("fit_reduce")
     if reduce is not None:
         return reduce, "on the device"
@@ -47,7 +73,8 @@ def _shortfall(log: Log) -> tuple[float | None, str]:
     if asked is None:
         return None, ""
     room = _room(log, asked.device)
-    return asked.value - (room or 0), f"on {asked.device or 'the device'}"
+    short = None if room is None else asked.value - room
+    return short, f"on {asked.device or 'the device'}"
 
 
 def _room(log: Log, device: str | None) -> float | None:

@@ -69,7 +69,11 @@ def lines_of(stream: BinaryIO, name: str) -> Iterator[bytes]:
         if b"\x1b" in block or b"1b[" in block or b"033[" in block:
             block = _ESCAPES.sub(b"", block)
         lines = block.split(b"\n")
-        rest = lines.pop()[:LONGEST_LINE] if chunk else b""
+        last = lines.pop()[:LONGEST_LINE]
+        if chunk:
+            rest = last
+        elif last:
+            lines.append(last)
         for line in lines:
             yield line[:LONGEST_LINE]
 
