@@ -10,10 +10,10 @@ from numba import njit, prange
 
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.tiles import (
+    tile_fma,
     tile_fma_outer,
     tile_fold,
     tile_load,
-    tile_scale_add,
     tile_store,
     tile_zero,
 )
@@ -31,7 +31,7 @@ def _read(data, low, high, ahead, out):
     for i in range(low, high - READ_SPAN + 1, READ_SPAN):
         if ahead != 0:
             prefetch(data, i + ahead, LINE // 4, LINES, 1)
-        total = tile_scale_add(total, tile_load(data, i, 0, 1, READS), one)
+        total = tile_fma(total, tile_load(data, i, 0, 1, READS), one)
     tile_store(out, 0, WIDTH, 1, tile_fold(total, 1))
 
 

@@ -168,8 +168,8 @@ def tile_add_each(
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def tile_scale_add(typing_context: Any, total: Any, tile: Any, factor: Any) -> Any:
-    """total[r] + tile[r] * factor, by lane."""
+def tile_fma(typing_context: Any, total: Any, tile: Any, factor: Any) -> Any:
+    """total[r] + tile[r] * factor, by lane: one vector met by R rows."""
 
     def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
         pairs = zip(e.vectors_of(b, values[0]), e.vectors_of(b, values[1]), strict=True)
@@ -224,17 +224,6 @@ def tile_store(
             place = b.gep(place, [values[2]])
 
     return answer(types.void, (array, types.int64, types.int64, width, tile), emit)
-
-
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def tile_fma_rows(typing_context: Any, tile: Any, vectors: Any, x: Any) -> Any:
-    """tile[r] + vectors[r] * x, by lane: one vector of the input met by R rows of a matrix."""
-
-    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
-        pairs = zip(e.vectors_of(b, values[0]), e.vectors_of(b, values[1]), strict=True)
-        return e.tile_of(b, [e.fma(b, v, values[2], sum_) for sum_, v in pairs])
-
-    return answer(tile, (tile, vectors, VEC), emit)
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]

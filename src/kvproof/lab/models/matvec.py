@@ -20,7 +20,7 @@ from numba import njit, prange
 from kvproof.lab.attention import threads
 from kvproof.lab.attention.emit import WIDTH as LANES
 from kvproof.lab.attention.stored import BF16, F32, stored
-from kvproof.lab.attention.tiles import tile_fma_rows, tile_sums, tile_zero
+from kvproof.lab.attention.tiles import tile_fma, tile_sums, tile_zero
 from kvproof.lab.attention.vectors import prefetch, vload
 from kvproof.lab.pool.planes import flat
 
@@ -60,7 +60,7 @@ def some_rows(kind: int) -> Any:
                 prefetch(weight, (row + ROWS) * width + d, width, ROWS, 1)
                 for half in range(0, WIDTH, LANES):
                     numbers = stored(weight, row * width + d + half, width, ROWS, kind)
-                    acc = tile_fma_rows(acc, numbers, vload(x, d + half))
+                    acc = tile_fma(acc, numbers, vload(x, d + half))
             tile_sums(out, row, acc)
 
     return rows
