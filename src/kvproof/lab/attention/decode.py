@@ -50,6 +50,16 @@ def locate(table, first, count, head, shape, places, at):
 
 
 @kernel
+def in_order(table, first, end, per):
+    """Whether pieces first..end lie one after the other in memory.
+
+    Then the machine's own prefetching sees one stream, and asking for lines only slows it.
+    """
+    begin, last = first // per, (end - 1) // per
+    return table[last] - table[begin] == last - begin
+
+
+@kernel
 def gather_keys(keys, at, count, shape, near, rows, pair, out):
     """Keys of `count` small blocks as if they were one block of near.block_size positions."""
     size, wide = shape.block_size, near.block_size
@@ -187,8 +197,10 @@ def item_kernel(plan: Plan) -> Any:
             for j in range(upcoming, count):
                 later[j, :] = here[j, :]
             turn = 1 - turn
+            steady = shape.queries == 1 and in_order(table, p, p + count + upcoming, per)
+            ahead = here if steady else later
             visible, beyond = max(0, low - p * piece), min(high - p * piece, count * piece)
-            width, now, then, runs = count * piece, here, later, count
+            width, now, then, runs = count * piece, here, ahead, count
             if gathered:
                 gather_keys(keys, here, count, shape, near, k_rows, pair, some_keys)
                 gather_runs(values, here, 2, count, 1, size * v_line, 0, some_values)

@@ -10,7 +10,8 @@ from numba import njit
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.stored import F32, INT4, INTEGERS
 
-CHUNK = 64  # positions whose scores are held at a time
+CHUNK = 64  # positions whose scores are held at a time, when several queries share a KV head
+LONG_CHUNK = 256  # with one query: fewer turns from keys to values and back
 LARGEST_WHOLE = 512  # positions, or numbers of a group: 512 * 127 * 32767 < 2**31
 
 # Inner functions get no wrapper for Python: that would be half of what is compiled.
@@ -93,8 +94,9 @@ def plan_for(sizes: Sizes) -> tuple[Plan, Shape, Shape]:
     """
     size, queries = sizes.block_size, sizes.queries
     gathered = size % WIDTH != 0
-    piece = size if gathered else WIDTH * divisor(size // WIDTH, CHUNK // WIDTH)
-    pieces = max(1, CHUNK // piece)
+    most = CHUNK if queries > 1 else LONG_CHUNK
+    piece = size if gathered else WIDTH * divisor(size // WIDTH, most // WIDTH)
+    pieces = max(1, most // piece)
     chunk = -(-piece * pieces // WIDTH) * WIDTH
     shape = Shape(
         sizes.blocks, queries, sizes.k_dim, sizes.v_dim, size, sizes.k_groups, sizes.v_groups,
