@@ -39,6 +39,9 @@ Chart(result)
 # %% [markdown]
 # ## What this means for a server
 #
+# Read the needles of the run above with care: with the whole cache this small model found none of
+# the three numbers itself, so its misses do not show what eviction costs. The perplexities do.
+#
 # Perplexity alone flatters eviction: most words depend on the last few. A chat that must remember
 # its instructions, or an answer out of a long document, fails exactly where the number was dropped,
 # and nothing in the metrics shows it. Models that were *trained* with windows interleave them with

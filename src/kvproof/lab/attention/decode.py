@@ -51,7 +51,7 @@ def locate(table, first, count, head, shape, places, at):
 
 @kernel
 def in_order(table, first, end, per):
-    """Whether pieces first..end lie one after the other in memory.
+    """Whether pieces first..end lie one after the other in memory, judged by the two at the ends.
 
     Then the machine's own prefetching sees one stream, and asking for lines only slows it.
     """
