@@ -140,7 +140,7 @@ def test_a_store_of_an_earlier_release_is_extended(tmp_path: Path) -> None:
 def test_a_range_over_eras_teaches_no_term_of_one_era() -> None:
     terms = {store.ESTIMATED + "communication": 2.0 * 2**30}
     vague = start("a", -0.4, version="", since="0.9.1", terms=terms)
-    within = start("a", -0.4, version="", since="0.20", terms=terms)
+    within = start("a", -0.4, version="", since="0.26", terms=terms)
     assert "communication" not in store.fit([vague], "b", "0.30").ratios  # type: ignore[union-attr]
     assert "communication" in store.fit([within], "b", "0.30").ratios  # type: ignore[union-attr]
 

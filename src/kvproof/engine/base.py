@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import msgspec
 
+from kvproof.engine.release import release_number
 from kvproof.errors import UsageError, unknown_name
 from kvproof.terms import Term
 
@@ -26,7 +27,6 @@ _ALIASES = {
 TENSOR_PARALLEL = ("tensor_parallel_size", "tp_size", "tp")
 PIPELINE_PARALLEL = ("pipeline_parallel_size", "pp_size", "pp")
 """Spellings of the sizes whose product is one copy's GPUs."""
-_VERSION = re.compile(r"[bv]?\d+(\.\d+)*")
 
 
 class EngineRef(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ def parse_engine(text: str) -> EngineRef:
     key = _ALIASES.get(name.lower(), name.lower())
     if key not in _ENGINES:
         raise unknown_name("engine", name, list(_ENGINES), see=f"known: {', '.join(_ENGINES)}")
-    if at and not _VERSION.match(version):
+    if at and release_number(version) is None:
         raise UsageError(f"can't read the engine version {version[:40]!r}", hint="write vllm@0.32")
     return EngineRef(key, version or None)
 

@@ -19,6 +19,13 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+# Element types as people name them, where the engine's option calls them otherwise.
+_DTYPES: dict[str, dict[str, str]] = {
+    "vllm": {"bf16": "bfloat16", "f16": "float16", "fp16": "float16"},
+    "sglang": {"fp8": "fp8_e4m3", "f16": "float16", "fp16": "float16"},
+}
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine spells, on its command line, what decides whether a model fits."""
 
@@ -58,9 +65,11 @@ def named_for(engine: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UsageError for one that the engine has not.
     """
-    names = _NAMES.get(engine)
+    names, dtypes = _NAMES.get(engine), _DTYPES.get(engine, {})
     if names is None:
-        return dict(settings)
+        given = settings.get("kv_cache_dtype")
+        renamed = {"kv_cache_dtype": dtypes[given]} if given in dtypes else {}
+        return {**settings, **renamed}
     if "tensor_parallel_size" in settings:
         raise UsageError(
             f"{engine} has no tensor-parallel size: it spreads a model over all GPUs",

@@ -19,13 +19,13 @@ A batch of different lengths is padded on the left to the longest one, as genera
 
 from __future__ import annotations
 
-import re
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
+from kvproof.engine.release import padded, release_number
 from kvproof.errors import ModelError, UsageError
 from kvproof.kinds import (
     F32,
@@ -158,10 +158,10 @@ def parse_version(text: str | None) -> tuple[int, int]:
     """Major and minor of a version; the newest known when none is given."""
     if text is None:
         return NEWEST
-    found = re.match(r"v?(\d+)(?:\.(\d+))?", text)
-    if found is None:
+    number = release_number(text)
+    if number is None:
         raise UsageError(f"can't read the version {text[:40]!r}", hint="write transformers@5.24")
-    return int(found[1]), int(found[2] or 0)
+    return padded(number)[:2]
 
 
 def _question(model: Model, request: CacheRequest, version: tuple[int, int]) -> _Ask:

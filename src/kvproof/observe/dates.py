@@ -12,7 +12,7 @@ from functools import cache
 
 import msgspec
 
-Release = tuple[int, ...]
+from kvproof.engine.release import Release, release_number, shown
 
 _SPAN = re.compile(r"b?(\d+(?:\.\d+){0,2})(?:(\+)|-b?(\d+(?:\.\d+){0,2}))?(?: on \w+)?")
 
@@ -78,7 +78,7 @@ def span(wordings: Iterable[Wording]) -> Span:
 
 
 def _number(text: str) -> Release:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    return release_number(text) or ()
 
 
 def _before_end(number: Release, until: Release) -> bool:
@@ -90,4 +90,4 @@ def _padded(until: Release) -> Release:
 
 
 def _text(release: Release | None) -> str | None:
-    return ".".join(str(part) for part in release) if release else None
+    return shown(release) if release else None

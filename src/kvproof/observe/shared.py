@@ -10,11 +10,12 @@ has a cause of its own, a heavy-tailed one: the further out it lies, the less it
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+
+from kvproof.engine.vllm.versions import era_at, parse_version
 
 _SCALED = ("communication", "CUDA graphs", "experts' workspace")
 _BY_ERA = ("activations", "communication")
@@ -55,7 +56,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     release: str
-    era: int | None
+    era: str | None
     """Which era the release belongs to (`era_of`); None where it is not known."""
     more: float
     weights: float
@@ -72,13 +73,9 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     ratios: Mapping[str, float]
 
 
-def era_of(release: str | None) -> int:
-    """Which of vLLM's ways to profile a release belongs to; None and names are the newest."""
-    found = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![\dx])", release or "")
-    if found is None:
-        return 2
-    number = (int(found[1]), int(found[2]))
-    return 0 if number < (0, 7) else 1 if number < (0, 18) else 2
+def era_of(release: str | None) -> str:
+    """Which of vLLM's eras a release belongs to; None and names are the newest."""
+    return era_at(parse_version(release))
 
 
 def shared(starts: Sequence[Seen], release: str | None = None, widths: Widths = USED) -> Shared:

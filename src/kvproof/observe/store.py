@@ -222,11 +222,11 @@ def _nearest(starts: list[Start], release: str | None) -> list[Start]:
     return same or [start for start in starts if _era(start) == era] or starts
 
 
-def _era(start: Start) -> int | None:
+def _era(start: Start) -> str | None:
     """The era of a start; None where its wording allows several."""
     if start.version:
         return era_of(start.version)
-    first = era_of(start.since) if start.since else 0
+    first = era_of(start.since or "0")
     return first if first == era_of(start.until or None) else None
 
 

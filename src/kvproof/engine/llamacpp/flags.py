@@ -15,12 +15,21 @@ from typing import Any, Literal
 import msgspec
 
 from kvproof.engine.base import Deployment
+from kvproof.engine.cache_types import CacheType, Option, check_type
 from kvproof.engine.llamacpp.builds import Build, build_of
 from kvproof.errors import UsageError, unknown_name
 from kvproof.kinds.elements import ELEMENT_TYPES, ElementType
 from kvproof.units import parse_bytes
 
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+_CACHE_TYPES = (
+    CacheType("f32"), CacheType("f16"), CacheType("q8_0", (1620,)), CacheType("q4_0", (1620,)),
+    CacheType("q4_1", (1620,)), CacheType("q5_0", (1620,)), CacheType("q5_1", (1620,)),
+    CacheType("iq4_nl", (2480,)), CacheType("bf16", (3641,)),
+)  # fmt: skip
+"""Source: kv_cache_type_from_str (common/common.cpp, then common/arg.cpp). PR 4312 (2023-12-07), PR
+6183 (2024-03-21: iq4_nl); bf16 is not there in 2024-08 (b3640) and is in 2024-11 (b4100)."""
+CACHE_TYPES = tuple(row.name for row in _CACHE_TYPES)
+_TYPED = ("cache_type_k", "cache_type_v", "spec_draft_type_k", "spec_draft_type_v")
 _C_API = {
     "n_ctx": "ctx_size", "n_seq_max": "parallel", "n_parallel": "parallel",
     "n_batch": "batch_size", "n_ubatch": "ubatch_size", "type_k": "cache_type_k",
@@ -118,6 +127,8 @@ def flags_of(deployment: Deployment) -> Flags:
     for name, value in deployment.flags.items():
         key, negated = canonical_flag(name)
         reader = _READERS.get(key)
+        if key in _TYPED:
+            _check_type(key, value, deployment.engine.version)
         if reader is not None:
             read[key] = not reader(key, value) if negated else reader(key, value)
     read.setdefault("cache_type_k", ELEMENT_TYPES["f16"])
@@ -184,11 +195,15 @@ def _unified(key: str, value: Any) -> bool | None:
     return None if value is None else _switch(key, value)
 
 
+def _check_type(key: str, value: Any, version: str | None) -> None:
+    """Refuse a type that the build lacks; a build of unknown commit calls itself 0."""
+    known = None if version is None or version.strip("b0") == "" else version
+    option = Option(engine="llama.cpp", flag=key, types=_CACHE_TYPES, prefix="b")
+    check_type(option, str(value).lower(), known)
+
+
 def _type(key: str, value: Any) -> ElementType:
-    name = str(value).lower()
-    if name not in CACHE_TYPES:
-        raise unknown_name(key, name, list(CACHE_TYPES), see=f"known: {', '.join(CACHE_TYPES)}")
-    return ELEMENT_TYPES[name]
+    return ELEMENT_TYPES[str(value).lower()]
 
 
 def _mode(key: str, value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 
+from kvproof.engine.release import padded, release_number
 from kvproof.model.gguf_arch import architecture_of
 from kvproof.model.types import Model
 from kvproof.units import GIB
@@ -75,12 +76,7 @@ _SLOTS: tuple[tuple[Release, int], ...] = (
 
 def release_of(version: str | None) -> Release:
     """A release as numbers; unnamed, beyond the newest."""
-    if version is None:
-        return (999, 0, 0)
-    parts = version.lstrip("v").split("-")[0].split(".")[:3]
-    numbers = [int(part) if part.isdigit() else 0 for part in parts]
-    major, minor, patch = (*numbers, 0, 0, 0)[:3]
-    return major, minor, patch
+    return (999, 0, 0) if version is None else padded(release_number(version) or (0,))
 
 
 def _last(table: tuple[tuple[Release, int], ...], release: Release) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 from kvproof.engine.arguments import Grammar, Option, by_prefix, number_or_text, values_ahead
 from kvproof.engine.command import Reader
-from kvproof.engine.sglang.flags import canonical_flag, is_read, known_flags
+from kvproof.engine.sglang.flags import OWN_KV_DTYPES, canonical_flag, is_read, known_flags
 from kvproof.engine.shell import Words
-from kvproof.errors import unknown_name
+from kvproof.errors import UsageError, unknown_name
 
 _MODULES = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
 _IMAGE = re.compile(r"(?:^|/)sglang(?::v?(\d+\.\d+[\w.]*)(?:-[\w.-]+)?|:[\w.-]+)?$")
@@ -56,6 +56,11 @@ def is_switch(name: str) -> bool:
 
 
 def _read(option: Option, values: Sequence[str]) -> Any:
+    if option.name == "kv_cache_dtype" and values and values[0] in OWN_KV_DTYPES:
+        raise UsageError(
+            f"SGLang has no kv_cache_dtype {values[0]}",
+            hint="write fp8_e4m3, fp8_e5m2, bfloat16 or auto",
+        )
     return number_or_text(values)
 
 
@@ -79,6 +84,7 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
         if value is None or value is False or name in _NOT_ENGINE:
             continue
         words.append(_spelled(canonical_flag(name)))
+        value = "fp8_e4m3" if name == "kv_cache_dtype" and value == "fp8" else value
         if isinstance(value, list | tuple):
             words += [str(part) for part in value]
         elif value is not True:

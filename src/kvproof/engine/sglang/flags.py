@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.base import Deployment
+from kvproof.engine.cache_types import CacheType, Option, check_type, has_type
 from kvproof.engine.sglang.versions import Rules, rules_for
 from kvproof.errors import UsageError, unknown_name
 from kvproof.units import MIB, parse_bytes
@@ -37,10 +38,25 @@ _WHOLE = (
     "speculative_eagle_topk", "piecewise_cuda_graph_max_tokens",
 )  # fmt: skip
 _SHARES = ("mem_fraction_static", "swa_full_tokens_ratio", "mamba_full_memory_ratio")
-_DTYPES = (
-    "auto", "bfloat16", "bf16", "float16", "half", "fp8", "fp8_e4m3", "fp8_e5m2", "nvfp4",
-    "fp4_e2m1", "fp4_mx_block16", "mxfp8",
-)  # fmt: skip
+_KV_DTYPES = Option(
+    engine="SGLang",
+    flag="kv_cache_dtype",
+    types=(
+        CacheType("auto"),
+        CacheType("fp8_e5m2"),
+        CacheType("fp8_e4m3", (0, 4, 2)),
+        CacheType("bf16", (0, 5, 4)),
+        CacheType("bfloat16", (0, 5, 4)),
+        CacheType("fp4_e2m1", (0, 5, 5), (0, 5, 15)),
+        CacheType("mxfp8", (0, 5, 16)),
+        CacheType("nvfp4", (0, 5, 16)),
+        CacheType("fp4_mx_block16", (0, 5, 16)),
+    ),
+)
+"""Source: the choices of --kv-cache-dtype (srt/server_args.py; srt/arg_groups/fields/model.py since
+0.5.20) in 0.3.0, 0.3.6, 0.4.0 to 0.4.4, 0.4.6 to 0.4.10, and 0.5.2 to 0.5.23."""
+OWN_KV_DTYPES = ("fp8", "float16", "half")
+"""Names that are understood here and that no release of SGLang takes."""
 
 # Cards of 35 GiB and more: memory below, chunked prefill, graph batch with fewer than 4 GPUs, with
 # more (MiB of the card); below 20 GiB 2,048, 8 and 8; between, `Rules.small_card`.
@@ -114,6 +130,11 @@ def canonical_flag(name: str) -> str:
     return _ALIASES.get(name, name)
 
 
+def takes_kv_dtype(name: str, version: str | None) -> bool:
+    """Whether a release's --kv-cache-dtype takes `name`."""
+    return has_type(_KV_DTYPES, name, version)
+
+
 def is_read(name: str) -> bool:
     """Whether the flag bears on what is computed here."""
     return canonical_flag(name) in _READ
@@ -128,6 +149,8 @@ def read_flags(deployment: Deployment) -> Flags:
         if value is not None:
             given[_ALIASES.get(name, name)] = _value(_ALIASES.get(name, name), value)
     rules = rules_for(deployment.engine.version)
+    if given.get("kv_cache_dtype", "auto") not in OWN_KV_DTYPES:
+        check_type(_KV_DTYPES, str(given.get("kv_cache_dtype", "auto")), deployment.engine.version)
     tp, dp = given.get("tp_size", 1), given.get("dp_size", 1)
     attention = tp // dp if given.get("enable_dp_attention") else tp
     if attention < 1 or (given.get("enable_dp_attention") and tp % dp):
@@ -202,6 +225,4 @@ def _value(name: str, value: Any) -> Any:
     positive = name in _WHOLE and name != "chunked_prefill_size"
     if positive and value < 1:
         raise UsageError(f"{name} is {value}", hint="give 1 or more")
-    if name == "kv_cache_dtype" and value not in _DTYPES:
-        raise unknown_name("SGLang kv_cache_dtype", str(value), list(_DTYPES), see="try fp8_e4m3")
     return value

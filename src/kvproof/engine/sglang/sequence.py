@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvproof.engine.base import Cache, CacheRequest, Deployment
 from kvproof.engine.sglang.compressed import compressed_slot_bytes
-from kvproof.engine.sglang.flags import read_flags
+from kvproof.engine.sglang.flags import read_flags, takes_kv_dtype
 from kvproof.engine.sglang.pools import Pools, make_pools, slot_bytes
 from kvproof.model.types import Model
 
@@ -15,7 +15,7 @@ def sequence_cache(model: Model, request: CacheRequest, version: str | None) -> 
     """Logical bytes slot by slot; allocated: whole pages, and the window's pages kept."""
     name = f"sglang@{version}" if version else "sglang"
     asked = request.dtype or request.k_dtype or "auto"
-    deployment = Deployment(name, kv_cache_dtype=_NAMES.get(asked, asked))
+    deployment = Deployment(name, **_typed(_NAMES.get(asked, asked), version))
     flags = read_flags(deployment)
     pools = make_pools(model, deployment, flags)
     lengths = [length + request.decode_steps for length in request.lengths]
@@ -27,6 +27,12 @@ def sequence_cache(model: Model, request: CacheRequest, version: str | None) -> 
         layers[slot.layer] += size
     allocated = sum(_allocated(model, pools, length) for length in lengths)
     return Cache(bytes=sum(slots), allocated_bytes=allocated, slots=slots, layers=tuple(layers))
+
+
+def _typed(dtype: str, version: str | None) -> dict[str, str]:
+    """The flag for the cache's type; a release without one for 16 bits follows the model's."""
+    plain = dtype == "bfloat16" and not takes_kv_dtype(dtype, version)
+    return {"dtype" if plain else "kv_cache_dtype": dtype}
 
 
 def _allocated(model: Model, pools: Pools, length: int) -> int:

@@ -9,10 +9,11 @@ mem_cache/kv_cache_configurator.py (0.5.16 on).
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import msgspec
+
+from kvproof.engine.release import Release, post_number, release_number
 
 Share = Literal["ranks", "ranks_13", "ranks_48", "ranks_18", "card", "chunk"]
 """How mem_fraction_static is chosen where none is given (`share`)."""
@@ -147,20 +148,17 @@ def releases() -> tuple[str, ...]:
 
 def rules_for(version: str | None) -> Rules:
     """The rules of `version`; None and builds without a release number have the newest."""
-    number, post = _number(version)
+    number = _number(version)
     rules = Rules(version=(0,))
     for since, change in _CHANGES:
         if number is None or number >= since:
             rules = msgspec.structs.replace(rules, version=since, **change)
-    if number == (0, 4, 6) and post >= 5:
+    if number == (0, 4, 6) and post_number(version) >= 5:
         rules = msgspec.structs.replace(rules, share="ranks_18")
     return rules
 
 
-def _number(version: str | None) -> tuple[tuple[int, ...] | None, int]:
-    """A release as numbers, and its post release."""
-    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.post(\d+))?", version or "")
-    if match is None or match[0].startswith("0.0"):
-        return None, 0
-    parts = tuple(int(part) for part in match.groups()[:3] if part is not None)
-    return parts, int(match[4] or 0)
+def _number(version: str | None) -> Release | None:
+    """The release as numbers; None for builds that call themselves 0.0.0."""
+    number = release_number(version)
+    return None if number is None or len(number) < 2 or number[:2] == (0, 0) else number

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.base import Deployment
+from kvproof.engine.cache_types import CacheType, Option, check_type
+from kvproof.engine.release import release_number
 from kvproof.errors import UsageError, unknown_name
 from kvproof.units import parse_bytes
 
@@ -36,6 +38,15 @@ _NAMES = (
     "event_buffer_max_size", "attention_dp_events_gather_period_ms", "use_kv_cache_manager_v2",
     "max_util_for_resume", "pool_ratio", "avg_seq_len", "gpu_memory", "free_memory", "used",
 )  # fmt: skip
+_KV_DTYPES = (
+    CacheType("auto"), CacheType("fp8"), CacheType("nvfp4", (1, 1)),
+    CacheType("float16"), CacheType("bfloat16"), CacheType("half"), CacheType("float32"),
+    CacheType("f16"), CacheType("bf16"), CacheType("f32"), CacheType("fp8_e4m3"),
+)  # fmt: skip
+"""Source: llmapi/llm_args.py (KvCacheConfig.dtype: auto, fp8, nvfp4); NVFP4 by PR 6244 (September
+2025). The 16-bit names are those of a model or checkpoint, which `auto` follows."""
+_COMPILED_TYPES = (*_KV_DTYPES, CacheType("int8"))
+"""trtllm-build's engines take what the checkpoint was quantized to: kv_cache_quant_algo."""
 _RELEASES = ("0.5", "0.9", "0.16", "0.18", "0.20", "0.21", "1.0", "1.1", "1.2", "1.3")
 _WHOLE = (
     "tp_size", "pp_size", "max_tokens", "tokens_per_block", "max_batch_size", "max_num_tokens",
@@ -87,6 +98,7 @@ def read_flags(deployment: Deployment) -> Flags:
             given[key] = _value(key, value)
     version = deployment.engine.version
     compiled = _compiled(version, given)
+    _check_type(given, version, compiled)
     block = given.get("tokens_per_block", 64 if _before(version, 0, 19) else 32)
     if block & (block - 1):
         raise UsageError(f"tokens_per_block={block} is no power of two", hint="use 32, 64 or 128")
@@ -106,6 +118,17 @@ def read_flags(deployment: Deployment) -> Flags:
     )
 
 
+def _check_type(given: dict[str, Any], version: str | None, compiled: bool) -> None:
+    """Refuse a cache type that the release's backend lacks; logs print words behind it."""
+    asked = str(given.get("kv_cache_dtype", "auto")).split() or ["auto"]
+    option = Option(
+        engine="TensorRT-LLM" if compiled else "TensorRT-LLM's PyTorch backend",
+        flag="kv_cache_dtype",
+        types=_COMPILED_TYPES if compiled else _KV_DTYPES,
+    )
+    check_type(option, asked[0], version)
+
+
 def _copies(version: str | None) -> float:
     """Copies of the f32 logits of a full batch: logs of 0.12, 0.14 and 0.19 (see `_buffers`)."""
     return 7.7 if _before(version, 0, 17) else 4.5
@@ -117,10 +140,8 @@ def _compiled(version: str | None, given: dict[str, Any]) -> bool:
 
 
 def _before(version: str | None, major: int, minor: int) -> bool:
-    parts = (version or "").split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        return False
-    return (int(parts[0]), int(parts[1])) < (major, minor)
+    number = release_number(version)
+    return number is not None and len(number) > 1 and number[:2] < (major, minor)
 
 
 def _value(name: str, value: Any) -> Any:

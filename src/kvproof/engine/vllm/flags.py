@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.base import Deployment
+from kvproof.engine.cache_types import CacheType, Option, check_type, has_type
 from kvproof.errors import UsageError, unknown_name
 from kvproof.units import parse_bytes
 
@@ -29,11 +30,37 @@ _SIZES = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
     "decode_context_parallel_size", "block_size", "max_num_seqs", "max_num_batched_tokens",
 )  # fmt: skip
-KV_DTYPES = (
-    "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla",
-    "nvfp4_ds_mla", "int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4",
-    "nvfp4_4over6",
-)  # fmt: skip
+_KV_DTYPES = Option(
+    engine="vLLM",
+    flag="kv_cache_dtype",
+    types=(
+        CacheType("auto"),
+        CacheType("fp8"),
+        CacheType("fp8_e4m3", (0, 4, 3)),
+        CacheType("fp8_e5m2", (0, 4, 3)),
+        CacheType("fp8_inc", (0, 10, 0)),
+        CacheType("bfloat16", (0, 11, 0)),
+        CacheType("fp8_ds_mla", (0, 11, 1)),
+        CacheType("float16", (0, 18, 0)),
+        CacheType("int8_per_token_head", (0, 20, 0)),
+        CacheType("fp8_per_token_head", (0, 20, 0)),
+        CacheType("nvfp4", (0, 20, 0)),
+        CacheType("turboquant_k8v4", (0, 20, 0), computed=False),
+        CacheType("turboquant_4bit_nc", (0, 20, 0), computed=False),
+        CacheType("turboquant_k3v4_nc", (0, 20, 0), computed=False),
+        CacheType("turboquant_3bit_nc", (0, 20, 0), computed=False),
+        CacheType("int4_per_token_head", (0, 25, 0)),
+        CacheType("nvfp4_4over6", (0, 28, 0)),
+        CacheType("nvfp4_ds_mla", (0, 30, 0)),
+        CacheType("ultraquant_4bit", (0, 32, 0), computed=False),
+        CacheType("octave_k3v4", (0, 33, 0), computed=False),
+        CacheType("octave_k3v3", (0, 33, 0), computed=False),
+        CacheType("octave_k3v3_compact", (0, 33, 0), computed=False),
+    ),
+)
+"""Source: the choices of --kv-cache-dtype (engine/arg_utils.py, then CacheDType of config/cache.py)
+in 0.4.2, 0.4.3, 0.5.0, 0.6.1 to 0.8.5, 0.9.0, 0.9.2 and every minor since; each dated by the first
+release read that has it, the one before it being without."""
 
 _OWN = {"used": "bytes"}
 """What kvproof adds: memory of each GPU that other processes use."""
@@ -54,6 +81,11 @@ def known_flags() -> list[str]:
 def flag_type(name: str) -> str | None:
     """How a flag's value is read: "int", "bool", "json" ...; None for one that is ignored."""
     return _tables()[0].get(name)
+
+
+def takes_kv_dtype(name: str, version: str | None) -> bool:
+    """Whether a release's --kv-cache-dtype takes `name`."""
+    return has_type(_KV_DTYPES, name, version)
 
 
 def is_switch(name: str) -> bool:
@@ -77,7 +109,7 @@ def read_flags(deployment: Deployment) -> dict[str, Any]:
             raise unknown_name("vLLM flag", name, known_flags(), see="see vllm serve --help")
         if kind is not None and value is not None:
             out[name] = _read(name, kind, value)
-    _check(out)
+    _check(out, deployment.engine.version)
     return out
 
 
@@ -150,7 +182,7 @@ def _json(value: Any) -> Any:
     raise ValueError(value)
 
 
-def _check(flags: Mapping[str, Any]) -> None:
+def _check(flags: Mapping[str, Any], version: str | None) -> None:
     for name in _SIZES:
         if flags.get(name, 1) < 1:
             raise UsageError(f"{name} is {flags[name]}", hint="give 1 or more")
@@ -165,11 +197,7 @@ def _check(flags: Mapping[str, Any]) -> None:
     length = flags.get("max_model_len", 1)
     if length < 1 and length != -1:
         raise UsageError(f"max_model_len is {length}", hint="give 1 or more, or -1 to fit memory")
-    dtype = flags.get("kv_cache_dtype", "auto")
-    if dtype not in KV_DTYPES:
-        raise unknown_name(
-            "kv_cache_dtype", dtype, list(KV_DTYPES), see=f"known: {', '.join(KV_DTYPES)}"
-        )
+    check_type(_KV_DTYPES, flags.get("kv_cache_dtype", "auto"), version)
     context = flags.get("decode_context_parallel_size", 1)
     ranks = flags.get("tensor_parallel_size", 1)
     if ranks % context:

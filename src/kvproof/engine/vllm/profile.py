@@ -18,6 +18,7 @@ import msgspec
 from kvproof.engine.vllm.images import held_bytes, image_bytes
 from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
 from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.versions import era_at
 from kvproof.kinds import CompressedSlot, IndexerSlot, RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
@@ -149,11 +150,7 @@ def early(settings: Settings) -> bool:
 
 def communication_era(settings: Settings) -> str:
     """The name of the constants for the release: all-reduces are fused since 0.18."""
-    if not settings.rules.v1:
-        return "v0"
-    eras = {"since_0.26": (0, 26, 0), "since_0.18": (0, 18, 0)}
-    version = settings.rules.version
-    return next((era for era, since in eras.items() if version >= since), "before_0.18")
+    return era_at(settings.rules.version)
 
 
 def fused_reduce(settings: Settings, memory: float) -> bool:

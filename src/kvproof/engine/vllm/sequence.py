@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvproof.engine.base import Cache, CacheRequest, Deployment
+from kvproof.engine.vllm.flags import takes_kv_dtype
 from kvproof.engine.vllm.planner import Plan, make_plan
 from kvproof.engine.vllm.specs import Spec, blocks_held
 from kvproof.model.types import Model
@@ -17,7 +18,7 @@ def sequence_cache(model: Model, request: CacheRequest, version: str | None) -> 
     """Bytes of the tokens held, by slot and layer, and of the whole blocks they take."""
     name = f"vllm@{version}" if version else "vllm"
     asked = request.dtype or "auto"
-    deployment = Deployment(name, kv_cache_dtype=_TORCH.get(asked, asked))
+    deployment = Deployment(name, **_typed(_TORCH.get(asked, asked), version))
     plan = make_plan(model, deployment)
     lengths = [length + request.decode_steps for length in request.lengths]
     by_layer = [0] * model.layers
@@ -31,6 +32,12 @@ def sequence_cache(model: Model, request: CacheRequest, version: str | None) -> 
         slots=_by_slot(model, by_layer),
         layers=tuple(by_layer),
     )
+
+
+def _typed(dtype: str, version: str | None) -> dict[str, str]:
+    """The flag for the cache's type; a release without one for 16 bits follows the model's."""
+    plain = dtype in ("bfloat16", "float16") and not takes_kv_dtype(dtype, version)
+    return {"dtype" if plain else "kv_cache_dtype": dtype}
 
 
 def _logical(spec: Spec, tokens: int) -> int:

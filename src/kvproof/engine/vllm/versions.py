@@ -7,13 +7,14 @@ that changed between two releases that were read is dated by the start-up logs i
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Collection
 from functools import cache
 from typing import Literal
 
 import msgspec
+
+from kvproof.engine.release import padded, release_number
 
 Version = tuple[int, int, int]
 NEWEST: Version = (0, 33, 0)
@@ -219,16 +220,19 @@ CHANGES: tuple[Change, ...] = (
     Change((0, 32, 0), {"state_modes": ("align", "none")}, "config/cache.py (0.32.0)"),
 )
 
-_NUMBER = re.compile(r"v?(\d{1,4})(?:\.(\d{1,6}))?(?:\.(\d{1,6}))?")
+
+ERAS: tuple[tuple[str, Version], ...] = (
+    ("since_0.26", (0, 26, 0)), ("since_0.18", (0, 18, 0)), ("before_0.18", (0, 8, 0)),
+    ("v0", (0, 0, 0)),
+)  # fmt: skip
+"""Releases whose communicators and activations take memory alike, the newest first: V0, V1,
+all-reduces fused since 0.18; data/budget.json has a row for each."""
 
 
 def parse_version(text: str | None) -> Version:
     """The base release of `0.11.2+rhai1`, `0.18.1.dev8`, `0.20` ...; None is the newest."""
-    match = _NUMBER.match(text.strip()) if text else None
-    if match is None:
-        return NEWEST
-    major, minor, patch = (int(part) if part else 0 for part in match.groups())
-    return (major, minor, patch)
+    number = release_number(text)
+    return NEWEST if number is None else padded(number)
 
 
 @cache
@@ -248,6 +252,11 @@ def releases() -> tuple[str, ...]:
     0.4 is the first whose lines are read.
     """
     return tuple(f"0.{minor}.{patch}" for minor in range(4, NEWEST[1] + 1) for patch in range(6))
+
+
+def era_at(version: Version) -> str:
+    """The span of releases that profile memory alike, to which `version` belongs."""
+    return next(name for name, since in ERAS if version >= since)
 
 
 def utilizations() -> tuple[float, ...]:
