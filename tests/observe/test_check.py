@@ -114,6 +114,44 @@ def test_sglang_pool_and_states() -> None:
     assert rows(report)["kv_cache_tokens"].ok
 
 
+@pytest.mark.parametrize(
+    ("prefix", "ranks"),
+    [
+        ("TP8: ", None),
+        ("On H100 with TP8 we see ", None),
+        ("(Worker_TP1_EP1 pid=77) INFO ", 2),
+        ("(Worker_DP0_TP3 pid=77) INFO ", 4),
+    ],
+)
+def test_a_size_in_prose_is_no_workers_name(prefix: str, ranks: int | None) -> None:
+    text = f"vllm 0.11.0\n{prefix}Available KV cache memory: 50.00 GiB\n"
+    report = kvproof.check(text, "Qwen/Qwen3-14B", "H100-80GB")
+    assert report.log.get("available_kv_memory") is not None
+    assert any("by the workers' names" in line for line in report.assumptions) == bool(ranks)
+    if ranks:
+        assert any(line.startswith(f"{ranks} ranks") for line in report.assumptions)
+
+
+SGLANG_CAPPED = """
+[2026-09-01 10:00:00 TP0] Load weight begin. avail mem=78.50 GB
+[2026-09-01 10:00:09 TP0] Load weight end. type=LlamaForCausalLM, avail mem=63.40 GB, mem \
+usage=15.08 GB.
+[2026-09-01 10:00:10 TP0] KV Cache is allocated. #tokens: 100000, K size: 6.10 GB, V size: 6.10 GB
+[2026-09-01 10:00:10 TP0] Memory pool end. avail mem=%s GB
+[2026-09-01 10:00:12 TP0] max_total_num_tokens=100000, context_len=131072
+"""
+
+
+def test_sglang_memory_left_beside_the_pools_shows_a_cap() -> None:
+    args = ("meta-llama/Llama-3.1-8B", "2xH100-80GB")
+    capped = kvproof.check(SGLANG_CAPPED % "50.90", *args)
+    assert capped.ok
+    assert any("max_total_tokens is taken for 100,000" in line for line in capped.assumptions)
+    share = SGLANG_CAPPED.replace("100000", "411000").replace("6.10", "25.09") % "12.90"
+    whole = kvproof.check(share, *args)
+    assert not any("max_total_tokens" in line for line in whole.assumptions)
+
+
 def test_sglang_two_pools_are_added_up() -> None:
     """Twelve sliding and twelve full layers of gpt-oss-20b, 80 % as many sliding tokens."""
     tokens, cell = 1_000_000, 12 * 8 * 64 * 2

@@ -32,9 +32,11 @@ _UNITS: dict[str, Unit] = {
 _SIZED = ("kv_cache_tokens", "num_blocks", "compute_buffer")
 """Figures that are printed once the cache has its size."""
 _ABOUT_LINE = ("worker", "device", "dtype")
+# vLLM's "(Worker_DP0_TP1_EP1 pid=7)", MPI's "[1,3]<stdout>", "[RANK 3]", SGLang's
+# "[... DP0 TP1 EP1]"; a "TP8" in prose is a size and no worker's name.
 _WORKER = re.compile(
-    r"pid=(\d{1,9})|\[(\d{1,4},\d{1,5})\]<std|\brank[ =:]{0,2}(\d{1,5})\b"
-    r"|\b((?:DP\d{1,4} )?(?:PP\d{1,4} )?TP\d{1,4}(?: EP\d{1,4})?)\b",
+    r"\bWorker_(\w{1,40}) pid=|pid=(\d{1,9})|\[(\d{1,4},\d{1,5})\]<std|\brank[ =:]{0,2}(\d{1,5})\b"
+    r"|\b((?:[A-Z]{2,4}\d{1,4} ){0,3}TP\d{1,4}(?: [A-Z_]{2,9}\d{1,4}){0,2})(?=\])",
     re.IGNORECASE,
 )
 _RENAMED = {"max_seq_len": "max_model_len", "model_tag": "model", "model_path": "model"}

@@ -10,6 +10,7 @@ from kvproof.engine.base import Deployment, parallel_sizes
 from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.errors import KvproofError, UsageError
 from kvproof.hardware import Accelerator, accelerator, accelerators
+from kvproof.observe.capped import token_cap
 from kvproof.observe.figures import Log
 from kvproof.observe.flat import caches
 from kvproof.observe.releases import planned_by, rule_sets
@@ -56,8 +57,13 @@ def setup_of(log: Log, gpu: str | None = None, release: str | None = None) -> Se
         assumptions.append(f"free before the pools are sized: {free / GIB:.2f} GiB, as printed")
     if dropped:
         warnings.append(f"flags left aside: {', '.join(sorted(dropped))}")
+    deployment = Deployment(engine, name, **flags)
+    capped = token_cap(log, deployment.accelerator)
+    if capped is not None:
+        deployment = deployment.replace(max_total_tokens=capped[0])
+        assumptions.append(capped[1])
     return Setup(
-        deployment=Deployment(engine, name, **flags),
+        deployment=deployment,
         assumptions=tuple(assumptions),
         warnings=tuple(warnings),
     )

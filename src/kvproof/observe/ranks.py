@@ -19,7 +19,7 @@ _COUNTS = (2, 4, 8, 16)
 _NEAR = 0.12
 _MOST_NARROWER = 4
 """Weights may be so many times smaller by their element type alone."""
-_RANK = re.compile(r"TP(\d{1,3})\b")
+_RANK = re.compile(r"(?:^|[_ ])TP(\d{1,3})(?!\d)")
 
 
 def with_ranks(

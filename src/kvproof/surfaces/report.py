@@ -6,7 +6,7 @@ from typing import Any
 
 from kvproof.observe.check import Report
 from kvproof.observe.compare import Comparison
-from kvproof.surfaces.text import heading, paint, table
+from kvproof.surfaces.text import counted, heading, paint, table
 from kvproof.units import show_seconds
 
 _LABELS = {
@@ -35,7 +35,7 @@ def report_text(report: Report) -> str:
     log = report.log
     head = f"{log.program} {log.version or '(version unknown)'}"
     about = [report.model or "model unknown", report.gpu or "GPU unknown"]
-    parts = [f"{heading(head)}\n  " + ", ".join(about) + f"; {log.lines:,} lines read"]
+    parts = [f"{heading(head)}\n  " + ", ".join(about) + f"; {counted(log.lines, 'line')} read"]
     if report.rows:
         parts.append(f"{heading('Printed against predicted')}\n{comparisons(report.rows)}")
     if report.ledger:

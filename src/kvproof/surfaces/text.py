@@ -25,6 +25,11 @@ def paint(text: str, style: str) -> str:
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colour_wanted() else text
 
 
+def counted(number: int, word: str) -> str:
+    """A number and its word: `1 line`, `2,000 lines`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def heading(text: str) -> str:
     """A section's title."""
     return paint(text, "bold")
