@@ -88,6 +88,22 @@ def test_v0_lines_leave_only_v0_rules() -> None:
     assert {rules.newest[:3] for rules in found} <= {"0.6", "0.7"}
 
 
+@pytest.mark.parametrize(("tokens", "dated"), [("37,392", True), ("401,080", False)])
+def test_tokens_that_are_not_concurrency_x_length_are_of_before_0_20_1(
+    tokens: str, dated: bool
+) -> None:
+    """gemma-4-31B printed 37,392 tokens beside 1.53x at 262,144 (vllm-project/vllm#39734)."""
+    text = (
+        "INFO Available KV cache memory: 31.21 GiB\n"
+        f"INFO GPU KV cache size: {tokens} tokens\n"
+        "INFO Maximum concurrency for 262,144 tokens per request: 1.53x\n"
+    )
+    found = [name for rules in candidates(kvproof.read_log(text)) for name in rules.releases]
+    assert ("0.20.0" in found) and ("0.20.1" not in found) == dated
+    said = " ".join(kvproof.check(text, "Qwen/Qwen3-14B", "H100-80GB").assumptions)
+    assert ("not concurrency x length" in said) == dated
+
+
 @pytest.mark.parametrize(
     ("lines", "share"),
     [

@@ -11,6 +11,10 @@ from kvproof.observe.figures import Figure, Log
 from kvproof.observe.flat import caches
 
 
+TOKENS = "concurrency x length"
+"""The row that holds vLLM's token line against its concurrency."""
+
+
 def ledger_rows(log: Log) -> list[Comparison]:
     """The rows that hold whatever the model is."""
     makers = {
@@ -106,7 +110,7 @@ def _vllm_tokens(log: Log) -> list[Comparison]:
         return []
     value, half = ratio.value * length.value, ratio.step * length.value
     cause = "version rule: the token line counts blocks over groups, not concurrency x length"
-    return [_sum_row(tokens, value, half, "concurrency x length", cause)]
+    return [_sum_row(tokens, value, half, TOKENS, cause)]
 
 
 def _sglang_total(log: Log) -> list[Comparison]:

@@ -16,7 +16,7 @@ import msgspec
 from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.observe.compare import Comparison
 from kvproof.observe.figures import Log
-from kvproof.observe.ledger import graphs_charged
+from kvproof.observe.ledger import TOKENS, graphs_charged, ledger_rows
 from kvproof.terms import Term
 
 _DATED = {
@@ -26,6 +26,8 @@ _DATED = {
 _CONFIGURED = "free_gpu_memory_fraction"
 """The share under the name that TensorRT-LLM's configuration has."""
 _USUAL_SHARE = 0.9
+_PLAIN = 0.03
+"""A larger difference is none of rounding, nor of a last block that is not full."""
 
 
 class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +111,17 @@ def candidates(log: Log) -> tuple[RuleSet, ...]:
 def _allowed(log: Log, release: str) -> bool:
     if planned_by(log, release) != release:
         return False
+    if _blocks_counted(log) and _dated("vllm").rules_for(release).token_line != "blocks":
+        return False
     return log.engine == "llamacpp" or log.wording.holds(release)
+
+
+def _blocks_counted(log: Log) -> bool:
+    """Whether vLLM's token line is plainly not concurrency x length, as it was before 0.20.1."""
+    if log.engine != "vllm":
+        return False
+    row = next((row for row in ledger_rows(log) if row.name == TOKENS), None)
+    return row is not None and not row.ok and abs(row.relative or 0) > _PLAIN
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +188,11 @@ def _joined(fitting: list[RuleSet], sets: tuple[RuleSet, ...]) -> str:
 
 
 def _wording(log: Log) -> str:
+    counted = "; its tokens are not concurrency x length, as before 0.20.1"
+    return _dated_by_words(log) + (counted if _blocks_counted(log) else "")
+
+
+def _dated_by_words(log: Log) -> str:
     if log.wording.since is None and log.wording.until is None:
         return "any release's wording"
     quoted = " and ".join(f"{words.strip()!r}" for words in log.wording.because)
