@@ -92,7 +92,7 @@ def check(
     read = log if isinstance(log, Log) else read_log(log)
     if tolerance is not None and not 0 <= tolerance < 1:
         raise UsageError(f"the tolerance is {tolerance}", hint="give a share, such as 0.02")
-    warnings: list[str] = []
+    warnings: list[str] = list(read.notes)
     described, unread = _model(read, model, warnings, offline=offline)
     ranks = None
     if described is not None:
@@ -121,7 +121,7 @@ def check(
         advice=advice(read, described, deployment),
         assumptions=assumed
         + ((overheads.note,) if overheads is not None and overheads.starts else ()),
-        warnings=tuple(warnings) + (setup.warnings if setup is not None else ()),
+        warnings=tuple(dict.fromkeys((*warnings, *(setup.warnings if setup else ())))),
         terms=terms,
         fits=fits(read),
         unread=unread,

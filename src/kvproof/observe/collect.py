@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from kvproof.errors import InputError
-from kvproof.observe.dates import Wording, span, wording
+from kvproof.observe.dates import span, wording
 from kvproof.observe.figures import Figure, Log, Unit
 from kvproof.observe.flags import read_flags, spoken_flags
 from kvproof.observe.formats import ROUNDED
 from kvproof.observe.rows import Compiled, number, size
+from kvproof.observe.start import Start, chosen
 from kvproof.observe.watch import Arguments, Program, Spoken, Thing, things_in
 
 _WINDOW = 2048
@@ -29,8 +30,9 @@ _UNITS: dict[str, Unit] = {
     "observed_kv_bytes_per_token": "B/token", "padding_waste": "%", "mamba_page_padding": "%",
     "alloc_failed": "B",
 }  # fmt: skip
-_SIZED = ("kv_cache_tokens", "num_blocks", "compute_buffer")
-"""Figures that are printed once the cache has its size."""
+_MOST_STARTS = 100
+_BEGINS = ("vllm", "sglang")
+"""Engines whose printed arguments begin a start; of the others a line with the version does."""
 _ABOUT_LINE = ("worker", "device", "dtype")
 # vLLM's "(Worker_DP0_TP1_EP1 pid=7)", MPI's "[1,3]<stdout>", "[RANK 3]", SGLang's
 # "[... DP0 TP1 EP1]"; a "TP8" in prose is a size and no worker's name.
@@ -51,12 +53,10 @@ class Collector:
 
     def __init__(self) -> None:
         self._tries: dict[Compiled, int] = {}
-        self._found: list[tuple[str, Figure]] = []
-        self._facts: dict[tuple[str, str], str] = {}
-        self._flags: dict[str, dict[str, Any]] = {}
+        self._starts = [Start()]
+        self._now = self._starts[-1]
         self._votes: dict[str, int] = {}
-        self._problems: dict[str, int] = {}
-        self._rows: dict[tuple[str, str, str], Wording] = {}
+        self._begun = 1
         self._part = 0
         self._last: tuple[tuple[int, int], set[tuple[str, str, Any]]] = ((0, 0), set())
         self.lines = self._dropped = 0
@@ -74,12 +74,22 @@ class Collector:
             elif isinstance(thing, Program):
                 self._vote(thing.name, thing.weight)
             elif isinstance(thing, Arguments):
-                held |= self._arguments(thing, raw)
+                held |= self._arguments(thing, raw, index)
             elif isinstance(thing, Spoken):
                 held |= self._command(thing, text)
             else:
                 held |= self._problem(text, index)
         return held
+
+    def _begin(self, line: int) -> None:
+        """A line that starts print first: what was kept so far was another's, if that had ended."""
+        if not self._now.over:
+            return
+        self._begun += 1
+        if len(self._starts) >= _MOST_STARTS:
+            self._starts.pop(0)
+        self._now = Start(line)
+        self._starts.append(self._now)
 
     def _vote(self, program: str, weight: int) -> None:
         self._votes[program] = self._votes.get(program, 0) + weight
@@ -92,8 +102,10 @@ class Collector:
             return False
         self._vote(row.engine, 1 if row.row.source == "quoted" else 5)
         if row.row.source != "quoted":
+            if any(name == "version" for name, _ in row.slots):
+                self._begin(index)
             words = wording(row.row.versions, match[0][:60])
-            self._rows.setdefault((row.engine, row.row.source, row.row.versions), words)
+            self._now.rows.setdefault((row.engine, row.row.source, row.row.versions), words)
         pairs = list(zip(row.slots, match.groups(), strict=True))
         about = {n: v for (n, _), v in pairs if n in _ABOUT_LINE and v}
         about.setdefault("worker", _worker(text[: match.start()]))
@@ -107,14 +119,14 @@ class Collector:
     ) -> None:
         if name in ("version", "model", "gpu"):
             if row.row.source != "quoted":
-                self._facts[row.engine, name] = text.strip()
-            self._facts.setdefault((row.engine, name), text.strip())
+                self._now.facts[row.engine, name] = text.strip()
+            self._now.facts.setdefault((row.engine, name), text.strip())
             return
         if name.startswith("flag."):
             value: Any = number(text) if kind in ("int", "num") else text.strip()
-            self._flags.setdefault(row.engine, {}).setdefault(name[5:], value)
+            self._now.flags_of(row.engine).setdefault(name[5:], value)
             return
-        if len(self._found) >= _MOST_FIGURES:
+        if len(self._now.found) >= _MOST_FIGURES:
             self._dropped += 1
             return
         key = (row.engine, name, about.get("device"))
@@ -124,18 +136,20 @@ class Collector:
         if key in self._last[1]:
             return
         self._last[1].add(key)
-        self._found.append((row.engine, _figure(row.engine, name, kind, text, index, about)))
+        self._now.keep(row.engine, _figure(row.engine, name, kind, text, index, about))
 
-    def _arguments(self, place: Arguments, raw: bytes) -> bool:
+    def _arguments(self, place: Arguments, raw: bytes, index: int) -> bool:
         match = place.start.search(raw.decode("utf-8", "replace"))
         if match is None:
             return False
         self._vote(place.engine, 20)
+        if place.engine in _BEGINS:
+            self._begin(index)
         read = read_flags(match[1])
         for key in _MODEL_KEYS:
             if isinstance(read.get(key), str):
-                self._facts[place.engine, "model"] = read[key]
-        own = self._flags.setdefault(place.engine, {})
+                self._now.facts[place.engine, "model"] = read[key]
+        own = self._now.flags_of(place.engine)
         for key, value in read.items():
             name = _RENAMED.get(key, key)
             if place.keys is None:
@@ -149,31 +163,27 @@ class Collector:
         words = text[text.lower().index(place.literal) + len(place.literal) :]
         model, flags = spoken_flags(place.engine, words)
         if model:
-            self._facts.setdefault((place.engine, "model"), model)
+            self._now.facts.setdefault((place.engine, "model"), model)
         if not flags:
             return False
-        own = self._flags.setdefault(place.engine, {})
+        own = self._now.flags_of(place.engine)
         for name, value in flags.items():
             own.setdefault(name, value)
         self._vote(place.engine, 10)
         return True
 
     def _problem(self, text: str, index: int) -> bool:
-        short = text.strip()
-        if len(self._problems) < _MOST_PROBLEMS or short in self._problems:
-            self._problems[short] = index
+        short, problems = text.strip(), self._now.problems
+        if len(problems) < _MOST_PROBLEMS or short in problems:
+            problems[short] = index
+        self._now.over |= bool(self._now.found)
         return True
-
-    def _standing(self, figures: tuple[Figure, ...]) -> tuple[str, ...]:
-        """The problems that no later sizing overcame: a retry, or the next start of the log."""
-        sized = max((f.line for f in figures if f.name in _SIZED), default=0)
-        return tuple(text for text, line in self._problems.items() if line >= sized)
 
     def finish(self, name: str) -> Log:
         """The log; InputError when no line was an engine's."""
         engine, program = self._verdict()
-        figures = tuple(figure for own, figure in self._found if own == engine)
-        flags = dict(self._flags.get(engine, {}))
+        start = chosen(self._starts, engine)
+        figures, flags = start.figures(engine), dict(start.flags.get(engine, {}))
         if not figures and not flags:
             raise InputError(
                 f"{name} holds no start-up line of vLLM, SGLang, TensorRT-LLM, llama.cpp or Ollama "
@@ -184,30 +194,52 @@ class Collector:
         return Log(
             engine=engine,
             program=program,
-            version=self._facts.get((engine, "version")),
-            model=self._facts.get((engine, "model")) or model,
-            gpu=self._facts.get((engine, "gpu")),
+            version=self._fact(start, engine, "version"),
+            model=start.facts.get((engine, "model")) or model or self._fact(start, engine, "model"),
+            gpu=self._fact(start, engine, "gpu"),
             flags=flags,
             figures=figures,
-            problems=self._standing(figures),
+            problems=start.standing(engine),
             lines=self.lines,
             dropped=self._dropped,
-            wording=span(w for (own, *_), w in self._rows.items() if own == engine),
-            modules=frozenset(source for own, source, _ in self._rows if own == engine),
+            wording=span(w for (own, *_), w in start.rows.items() if own == engine),
+            modules=frozenset(source for own, source, _ in start.rows if own == engine),
+            notes=self._notes(start, engine),
         )
+
+    def _fact(self, start: Start, engine: str, name: str) -> str | None:
+        """What the start says, else an earlier one of the same log."""
+        upto = self._starts[: self._starts.index(start) + 1]
+        found = (row.facts.get((engine, name)) for row in reversed(upto))
+        return next((value for value in found if value), None)
+
+    def _notes(self, start: Start, engine: str) -> tuple[str, ...]:
+        """What of the log is not read: other starts, other engines."""
+        out = []
+        if self._begun > 1:
+            out.append(
+                f"the log holds {self._begun:,} starts: the one from line {start.line:,} on is read"
+            )
+        also = {own for row in self._starts for own, *_ in row.rows if own != engine}
+        if also:
+            names = ", ".join(_NAMES[own] for own in _NAMES if own in also)
+            out.append(f"lines of {names} are in the log too: those of {_NAMES[engine]} are read")
+        return tuple(out)
 
     def _verdict(self) -> tuple[str, str]:
         """The engine with most evidence of those that printed anything; rows weigh most."""
         scores = dict(self._votes)
         for program in ("Ollama", "LM Studio"):
             scores["llamacpp"] = scores.get("llamacpp", 0) + scores.get(program, 0)
-        printed = {engine for engine, _ in self._found} | set(self._flags)
+        printed = {own for row in self._starts for own in (*(e for e, _ in row.found), *row.flags)}
         engines = [e for e in _NAMES if e in printed] or list(_NAMES)
         engine = max(engines, key=lambda e: scores.get(e, 0))
         if engine != "llamacpp":
             return engine, _NAMES[engine]
         programs = [p for p in ("LM Studio", "Ollama") if p in scores]
-        ollama = any(f.name in ("estimate_full", "total_used") for _, f in self._found)
+        ollama = any(
+            f.name in ("estimate_full", "total_used") for row in self._starts for _, f in row.found
+        )
         return engine, programs[0] if programs else "Ollama" if ollama else _NAMES[engine]
 
 

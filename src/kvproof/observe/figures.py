@@ -52,7 +52,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     `engine` is one of kvproof's engine names; `program` how the software calls itself when that
     differs (Ollama and LM Studio run llama.cpp). `flags` are in the engine's snake_case. `lines`
     counts the lines read; `problems` are error lines that say the model does not fit. `wording`:
-    the releases that print such lines, `modules` the engine's modules that do.
+    the releases that print such lines, `modules` the engine's modules that do. `notes` say what
+    of the text was left aside.
     """
 
     engine: str
@@ -67,6 +68,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     wording: Span = Span()
     modules: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
     def all(self, name: str) -> tuple[Figure, ...]:
         """Every figure of that name, in the order printed."""

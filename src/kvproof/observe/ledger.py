@@ -10,7 +10,6 @@ from kvproof.observe.compare import Comparison, compared
 from kvproof.observe.figures import Figure, Log
 from kvproof.observe.flat import caches
 
-
 TOKENS = "concurrency x length"
 """The row that holds vLLM's token line against its concurrency."""
 

@@ -1,0 +1,51 @@
+"""Start: what one start of an engine printed, apart from those before and after it in a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvproof.observe.dates import Wording
+from kvproof.observe.figures import Figure
+
+SIZED = ("kv_cache_tokens", "num_blocks", "compute_buffer")
+"""Figures that are printed once the cache has its size."""
+
+
+class Start:
+    """Filled by the collector, line by line; `line` is where it begins."""
+
+    def __init__(self, line: int = 0) -> None:
+        self.line = line
+        self.found: list[tuple[str, Figure]] = []
+        self.facts: dict[tuple[str, str], str] = {}
+        self.flags: dict[str, dict[str, Any]] = {}
+        self.problems: dict[str, int] = {}
+        self.rows: dict[tuple[str, str, str], Wording] = {}
+        self.over = False
+
+    def flags_of(self, engine: str) -> dict[str, Any]:
+        """The flags of `engine`, to be read and added to."""
+        return self.flags.setdefault(engine, {})
+
+    def keep(self, engine: str, figure: Figure) -> None:
+        """Add a figure; one that sizes the cache ends the start, whatever else it prints."""
+        self.found.append((engine, figure))
+        self.over |= figure.name in SIZED
+
+    def figures(self, engine: str) -> tuple[Figure, ...]:
+        """The figures that are `engine`'s."""
+        return tuple(figure for own, figure in self.found if own == engine)
+
+    def says(self, engine: str) -> bool:
+        """Whether anything of `engine` is in it, or why it failed."""
+        return bool(self.problems) or any(own == engine for own, _ in self.found)
+
+    def standing(self, engine: str) -> tuple[str, ...]:
+        """The problems that no later sizing overcame: a retry of the same start."""
+        sized = max((f.line for f in self.figures(engine) if f.name in SIZED), default=0)
+        return tuple(text for text, line in self.problems.items() if line >= sized)
+
+
+def chosen(starts: list[Start], engine: str) -> Start:
+    """The last start that says anything of `engine`."""
+    return next((start for start in reversed(starts) if start.says(engine)), starts[-1])
