@@ -56,7 +56,7 @@ class Collector:
         self._starts = [Start()]
         self._now = self._starts[-1]
         self._votes: dict[str, int] = {}
-        self._begun = 1
+        self._begun: dict[str, int] = {}
         self._part = 0
         self._last: tuple[tuple[int, int], set[tuple[str, str, Any]]] = ((0, 0), set())
         self.lines = self._dropped = 0
@@ -81,15 +81,16 @@ class Collector:
                 held |= self._problem(text, index)
         return held
 
-    def _begin(self, line: int) -> None:
+    def _begin(self, engine: str, line: int) -> None:
         """A line that starts print first: what was kept so far was another's, if that had ended."""
-        if not self._now.over:
+        if self._now.over:
+            if len(self._starts) >= _MOST_STARTS:
+                self._starts.pop(0)
+            self._now = Start(line)
+            self._starts.append(self._now)
+        elif engine in self._begun:
             return
-        self._begun += 1
-        if len(self._starts) >= _MOST_STARTS:
-            self._starts.pop(0)
-        self._now = Start(line)
-        self._starts.append(self._now)
+        self._begun[engine] = self._begun.get(engine, 0) + 1
 
     def _vote(self, program: str, weight: int) -> None:
         self._votes[program] = self._votes.get(program, 0) + weight
@@ -103,7 +104,7 @@ class Collector:
         self._vote(row.engine, 1 if row.row.source == "quoted" else 5)
         if row.row.source != "quoted":
             if any(name == "version" for name, _ in row.slots):
-                self._begin(index)
+                self._begin(row.engine, index)
             words = wording(row.row.versions, match[0][:60])
             self._now.rows.setdefault((row.engine, row.row.source, row.row.versions), words)
         pairs = list(zip(row.slots, match.groups(), strict=True))
@@ -144,7 +145,7 @@ class Collector:
             return False
         self._vote(place.engine, 20)
         if place.engine in _BEGINS:
-            self._begin(index)
+            self._begin(place.engine, index)
         read = read_flags(match[1])
         for key in _MODEL_KEYS:
             if isinstance(read.get(key), str):
@@ -216,10 +217,10 @@ class Collector:
     def _notes(self, start: Start, engine: str) -> tuple[str, ...]:
         """What of the log is not read: other starts, other engines."""
         out = []
-        if self._begun > 1:
-            out.append(
-                f"the log holds {self._begun:,} starts: the one from line {start.line:,} on is read"
-            )
+        count = self._begun.get(engine, 0)
+        if count > 1:
+            where = max(start.line, 1)
+            out.append(f"the log holds {count:,} starts: the one from line {where:,} on is read")
         also = {own for row in self._starts for own, *_ in row.rows if own != engine}
         if also:
             names = ", ".join(_NAMES[own] for own in _NAMES if own in also)
