@@ -1,9 +1,9 @@
-"""The compute buffer, estimated, and the output buffer, exact.
+"""The compute buffer and the output buffer.
 
-The compute buffer holds what one batch's graph needs at once: the attention masks, a few rows of
-the hidden size, and the largest of its phases (feed-forward, experts, attention, logits). The
-rows below were measured on a CPU with b11549: 0.0 % median error for dense models, a few per
-cent for others; fragments add at most a row or two of the hidden size.
+The compute buffer holds what one batch's graph needs at once. Where the graph of an architecture
+is known, llama.cpp's allocator is run on it, and the figure is exact for a CPU of that build.
+Elsewhere it is estimated: the attention masks, a few rows of the hidden size, and the largest of
+the graph's phases (experts, attention, recurrent layers, logits), as measured on b11549.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from kvproof.engine.llamacpp.context import Context, expands_latents
 from kvproof.engine.llamacpp.facts import fact
+from kvproof.engine.llamacpp.graph import graph_bytes
 from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
 from kvproof.kinds import (
     ChunkedSlot,
@@ -31,6 +32,9 @@ _F32 = 4
 _ROWS = 5
 _STREAMED_ROWS = 16  # four residual streams
 _SOURCE = "measured on llama.cpp b11549 (CPU); GPU backends differ"
+_GRAPH_SOURCE = (
+    "llama.cpp b11549, src/models, llama-graph.cpp and ggml-alloc.c; GPU backends differ"
+)
 _LOW, _HIGH = 0.97, 1.08
 # Feed-forward layers without a gate keep one wide row instead of three.
 _UNGATED = frozenset({"starcoder2", "starcoder", "gpt2", "gptneox", "gptj", "phi2", "falcon",
@@ -55,6 +59,9 @@ class Widths(msgspec.Struct, frozen=True, kw_only=True):
 
 def compute_term(model: Model, context: Context) -> Term:
     """The estimated compute buffer of one device that computes everything."""
+    measured = graph_bytes(model, context)
+    if measured is not None:
+        return _graph_term(measured, context)
     widths, mask = widths_of(model, context), mask_bytes(model, context)
     phases = _phases(model, context, widths, mask)
     name = max(phases, key=lambda phase: phases[phase][0])
@@ -66,6 +73,19 @@ def compute_term(model: Model, context: Context) -> Term:
         unit="B",
         formula=f"masks {mask:,} B + {name} {detail} = {value:,} B",
         source=_SOURCE,
+        low=int(value * _LOW),
+        high=int(value * _HIGH),
+    )
+
+
+def _graph_term(value: int, context: Context) -> Term:
+    tokens, outputs = context.ubatch, context.outputs
+    return Term(
+        name="compute buffer",
+        value=value,
+        unit="B",
+        formula=f"graph of {tokens} tokens with {outputs} outputs, at most {value:,} B in use",
+        source=_GRAPH_SOURCE,
         low=int(value * _LOW),
         high=int(value * _HIGH),
     )

@@ -19,6 +19,18 @@ def fact(model: Model, gguf_key: str, *names: str) -> int:
     return 0
 
 
+def facts_by_layer(model: Model, gguf_key: str, *names: str) -> tuple[int, ...]:
+    """A whole number of each layer: one for all of them, or the model's own list."""
+    arch = model.config.get("general.architecture")
+    if isinstance(arch, str):
+        value = model.config.get(f"{arch}.{gguf_key}")
+    else:
+        value = next((found for name in names if (found := model.text_config.get(name))), None)
+    if isinstance(value, list | tuple):
+        return tuple(_largest(entry) for entry in value)
+    return (_largest(value),) * model.layers
+
+
 def _largest(value: Any) -> int:
     """A number, or the largest of a list of numbers; 0 for anything else."""
     if isinstance(value, list | tuple):

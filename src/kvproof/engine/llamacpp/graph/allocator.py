@@ -1,0 +1,108 @@
+"""How much memory a graph takes: ggml's graph allocator, run on sizes alone.
+
+Leaves and inputs come first; then every node gets the memory of a source that nobody else reads
+and that has its layout (for operations that may work in place), else the smallest free block that
+holds it, else the end. What nobody reads any more is freed. Source: ggml-alloc.c, b11549.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
+
+_ALIGNMENT = 32
+_ENDLESS = 2**62
+
+
+def peak_bytes(graph: Graph) -> int:
+    """The size of the buffer in which every tensor of `graph` has its place."""
+    pool = _Pool()
+    for leaf in graph.leaves:
+        pool.place(leaf)
+    for node in graph.nodes:
+        if node.base is not None:
+            node.base.views += 1
+        for source in node.sources:
+            source.children += 1
+    for node in graph.nodes:
+        pool.place(node)
+        for source in node.sources:
+            source.children -= 1
+            if source.children == 0 and source.views == 0:
+                pool.release(source)
+    return pool.peak
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+class _Pool:
+    """Free blocks by address; the last one has no end."""
+
+    def __init__(self) -> None:
+        self.starts = [0]
+        self.sizes = [_ENDLESS]
+        self.peak = 0
+
+    def place(self, tensor: Tensor) -> None:
+        """Give a tensor its memory; views have their base's."""
+        if tensor.base is not None or tensor.outside or tensor.held:
+            return
+        tensor.held = True
+        if tensor.reuses:
+            for source in tensor.sources:
+                if self._take_over(tensor, source):
+                    return
+        tensor.place = self._take(_padded(tensor.size))
+
+    def release(self, tensor: Tensor) -> None:
+        """Free the memory of a tensor that nobody reads, or of the base of such a view."""
+        base = tensor.base
+        if base is not None:
+            base.views -= 1
+            if base.views or base.children:
+                return
+            tensor = base
+        if tensor.held and not tensor.kept:
+            tensor.held = False
+            self._free(tensor.place, _padded(tensor.size))
+
+    def _take_over(self, tensor: Tensor, source: Tensor) -> bool:
+        """Work in place of `source`, when this is its last reader and the layout is the same."""
+        if not source.held or source.kept or source.children != 1 or source.views:
+            return False
+        if source.shape != tensor.shape or source.strides != tensor.strides:
+            return False
+        source.held = False
+        tensor.place = source.place
+        return True
+
+    def _take(self, size: int) -> int:
+        best, best_size = len(self.sizes) - 1, _ENDLESS + 1
+        for index in range(len(self.sizes) - 1):
+            if size <= self.sizes[index] <= best_size:
+                best, best_size = index, self.sizes[index]
+        start = self.starts[best]
+        if self.sizes[best] == size:
+            del self.starts[best], self.sizes[best]
+        else:
+            self.starts[best] += size
+            self.sizes[best] -= size
+        self.peak = max(self.peak, start + size)
+        return start
+
+    def _free(self, start: int, size: int) -> None:
+        if not size:
+            return
+        index = bisect_left(self.starts, start)
+        if index and self.starts[index - 1] + self.sizes[index - 1] == start:
+            index -= 1
+            self.sizes[index] += size
+        else:
+            self.starts.insert(index, start)
+            self.sizes.insert(index, size)
+        if index + 1 < len(self.starts) and start + size == self.starts[index + 1]:
+            self.sizes[index] += self.sizes.pop(index + 1)
+            del self.starts[index + 1]

@@ -1,0 +1,309 @@
+"""The building blocks of llama.cpp's graphs: norms, projections, attention, feed-forward, experts.
+
+Element-wise steps that always work in place (biases, weights of norms, scales) take no memory and
+are left out. Source: llama-graph.cpp, llama-kv-cache.cpp, b11549.
+"""
+
+from __future__ import annotations
+
+from kvproof.engine.llamacpp.graph.shape import Layer, Shape
+from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
+
+_F16, _F32, _I32, _I64 = 2, 4, 4, 8
+_ROTATION = 64
+
+
+class Blocks:
+    """Builds one graph; every method returns the tensor it ends in."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape, self.graph = shape, Graph()
+        self.inputs: dict[str, Tensor] = {}
+        self.normed_by_rows = shape.recipe.norm == "rms"
+
+    # inputs
+
+    def input(self, name: str, *shape: int, element: int = _F32) -> Tensor:
+        """An input that several layers read; made once."""
+        if name not in self.inputs:
+            self.inputs[name] = self.graph.input(*shape, element=element)
+        return self.inputs[name]
+
+    def embedding(self) -> Tensor:
+        """Rows of the token table, beside the ways in for vectors and for both mixed."""
+        graph, tokens, width = self.graph, self.shape.tokens, self.shape.hidden
+        chosen = graph.new((width, tokens), (graph.input(tokens, element=_I32),))
+        graph.expand(chosen)
+        mixed = graph.new((width, tokens), (graph.input(tokens, element=_I32),))
+        given = graph.input(width, tokens)
+        graph.expand(given)
+        copied = graph.new((width, tokens), (graph.input(width, tokens),))
+        slots = graph.input(tokens, element=_I64)
+        graph.expand(mixed)
+        graph.expand(slots)
+        graph.expand(graph.view(copied, width, tokens, more=(mixed, slots)))
+        return chosen
+
+    def positions(self) -> Tensor:
+        """Position of every token (several, where the positions have parts)."""
+        return self.input("positions", self.shape.tokens * self.shape.position_parts, element=_I32)
+
+    def chosen_rows(self, tensor: Tensor) -> Tensor:
+        """The rows of the tokens that have an output."""
+        rows = self.input("outputs", self.shape.outputs, element=_I32)
+        return self.graph.new((tensor.shape[0], self.shape.outputs), (tensor, rows))
+
+    def mask(self, layer: Layer) -> Tensor:
+        """The mask of a layer's cache."""
+        shape = self.shape
+        cells = shape.cells_of(layer)
+        return self.input(
+            f"mask {layer.sliding}", cells, shape.tokens // shape.streams, 1, shape.streams,
+            element=_F16 if shape.flash else _F32,
+        )  # fmt: skip
+
+    # plain operations
+
+    def norm(self, tensor: Tensor) -> Tensor:
+        """A norm by rows may work in place, one with a mean may not; weights and bias follow."""
+        if self.normed_by_rows:
+            return self.rms_norm(tensor)
+        return self.graph.new(tensor.shape, (tensor,))
+
+    def rms_norm(self, tensor: Tensor) -> Tensor:
+        """Root-mean-square norm, its weight multiplied in place."""
+        return self.graph.like(tensor)
+
+    def matmul(self, tensor: Tensor, width: int) -> Tensor:
+        """Every row of `tensor` through a weight of `width` outputs."""
+        return self.graph.new((width, *tensor.shape[1:]), (tensor,))
+
+    def add(self, tensor: Tensor, other: Tensor) -> Tensor:
+        """The sum, in place of whichever nobody else reads."""
+        return self.graph.like(tensor, other)
+
+    def contiguous(self, tensor: Tensor, *shape: int) -> Tensor:
+        """A copy without gaps."""
+        return self.graph.new(shape or tensor.shape, (tensor,))
+
+    def rope(self, tensor: Tensor) -> Tensor:
+        """Rotated by position."""
+        return self.graph.like(tensor, self.positions())
+
+    # attention
+
+    def heads_of(
+        self, tensor: Tensor, layer: Layer, *, norm: str = "none", fused: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of a layer, by head."""
+        tokens = self.shape.tokens
+        widths = ((layer.k_dim, layer.heads), (layer.k_dim, layer.kv_heads),
+                  (layer.v_dim, layer.kv_heads))  # fmt: skip
+        if fused:
+            total = sum(dim * heads for dim, heads in widths)
+            whole = self.matmul(tensor, total)
+            return tuple(  # type: ignore[return-value]
+                self.graph.view(whole, dim, heads, tokens,
+                                strides=(_F32, dim * _F32, total * _F32, total * tokens * _F32))
+                for dim, heads in widths
+            )  # fmt: skip
+        made = []
+        for index, (dim, heads) in enumerate(widths):
+            current = self.matmul(tensor, dim * heads)
+            if norm == "row" and index < 2:
+                current = self.norm(current)
+            made.append(self.graph.view(current, dim, heads, tokens))
+        return made[0], made[1], made[2]
+
+    def attention(
+        self, layer: Layer, query: Tensor, key: Tensor | None, value: Tensor | None, *,
+        project: bool = True, out: int | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Store keys and values, attend to the cache, and project the result."""
+        graph, shape = self.graph, self.shape
+        turned_key, turned_value = shape.rotation(layer)
+        if turned_key:
+            query = self.rotate(query, f"key rotation {layer.sliding}", turned_key)
+            key = self.rotate(key, f"key rotation {layer.sliding}", turned_key) if key else None
+        if turned_value and value is not None:
+            value = self.rotate(value, f"value rotation {layer.sliding}", turned_value)
+        order = (query, key, value) if shape.windowed else (query, value, key)
+        for tensor in order:
+            if tensor is not None:
+                graph.expand(tensor)
+        self.store(layer, key, value)
+        current = self.attend(layer, query)
+        if turned_value:
+            current = self.rotate(current, f"value rotation {layer.sliding}", turned_value)
+        if not project:
+            return current
+        return self.matmul(current, out or shape.hidden)
+
+    def rotate(self, tensor: Tensor, name: str, size: int) -> Tensor:
+        """Multiplied by a Hadamard matrix, which spreads outliers before quantizing."""
+        matrix = self.input(f"{name} {size}", size, size)
+        count = tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3] // size
+        plain = tensor.strides[1:3] == (
+            tensor.shape[0] * _F32, tensor.shape[0] * tensor.shape[1] * _F32
+        )  # fmt: skip
+        flat = self.graph.view(tensor, size, count) if plain else self.contiguous(
+            tensor, size, count
+        )  # fmt: skip
+        turned = self.graph.new((size, count), (matrix, flat))
+        return self.graph.view(turned, *tensor.shape)
+
+    def store(self, layer: Layer, key: Tensor | None, value: Tensor | None) -> None:
+        """Copy the batch's keys and values into the cache."""
+        graph, shape = self.graph, self.shape
+        tokens, kind = shape.tokens, layer.sliding
+        if key is not None:
+            flat = graph.view(key, key.shape[0] * key.shape[1], tokens)
+            rows = self.input(f"key rows {kind}", tokens, element=_I64)
+            graph.expand(graph.view(graph.outside(1), 1, more=(flat, rows)))
+        if value is None:
+            return
+        width = value.shape[0] * value.shape[1]
+        if shape.flash:
+            flat = graph.view(value, width, tokens)
+            rows = self.input(f"value rows {kind}", tokens, element=_I64)
+        else:
+            plain = value.strides[2] == width * _F32
+            flat = graph.view(value, width, tokens) if plain else self.contiguous(
+                value, width, tokens
+            )  # fmt: skip
+            if width < shape.widest_value:
+                flat = graph.new((shape.widest_value, tokens), (flat,))
+            flat = graph.view(flat, 1, flat.shape[0] * tokens)
+            rows = self.input(f"value rows {kind}", tokens * shape.widest_value, element=_I64)
+        graph.expand(graph.view(graph.outside(1), 1, more=(flat, rows)))
+
+    def attend(self, layer: Layer, query: Tensor) -> Tensor:
+        """Attention over all cells of a layer's cache."""
+        graph, shape = self.graph, self.shape
+        streams, tokens, cells = shape.streams, shape.tokens, shape.cells_of(layer)
+        each = tokens // streams
+        dim, heads = query.shape[0], query.shape[1]
+        split = graph.view(query, dim, heads, each, streams, strides=query.strides)
+        turned = graph.view(split, dim, each, heads, streams, strides=query.strides)
+        if shape.flash:
+            reads = [turned]
+            for type_, width in ((shape.k, layer.k_dim), (shape.v, layer.v_dim)):
+                if type_ == "f32":
+                    cache = graph.outside(1)
+                    whole = (width, cells, layer.kv_heads, streams)
+                    reads.append(graph.new(whole, (graph.view(cache, 1),), element=_F16))
+            made = graph.new((layer.v_dim, heads, each, streams), (*reads, self.mask(layer)))
+            current = graph.view(made, layer.v_dim * heads, tokens)
+        else:
+            scores = graph.new((cells, each, heads, streams), (turned,))
+            soft = graph.like(scores, self.mask(layer))
+            made = graph.new((layer.v_dim, each, heads, streams), (soft,))
+            permuted = graph.view(made, layer.v_dim, heads, each, streams, strides=made.strides)
+            current = self.contiguous(permuted, layer.v_dim * heads, tokens)
+        graph.expand(current)
+        return current
+
+    # feed-forward
+
+    def feed_forward(self, tensor: Tensor, width: int, form: str, out: int = 0) -> Tensor:
+        """Gate and up and their product ("gated"), up alone ("plain") or both in one ("fused")."""
+        if form == "plain":
+            inner = self.matmul(tensor, width)
+        elif form == "fused":
+            both = self.matmul(tensor, 2 * width)
+            inner = self.graph.new((width, *tensor.shape[1:]), (both,))
+        elif form == "product":  # activation in place, then multiplied in place
+            gate = self.graph.like(self.matmul(tensor, width))
+            inner = self.graph.like(gate, self.matmul(tensor, width))
+        else:
+            gate, up = self.matmul(tensor, width), self.matmul(tensor, width)
+            inner = self.graph.new(up.shape, (gate, up))
+        return self.matmul(inner, out or self.shape.hidden)
+
+    def routed(self, tensor: Tensor, scores_from: Tensor | None = None) -> Tensor:
+        """The chosen experts of every token, added up."""
+        graph, shape = self.graph, self.shape
+        experts, tokens = shape.experts, tensor.shape[1]
+        used, width, hidden = experts.used, experts.width, tensor.shape[0]
+        chosen, weights = self.route(scores_from or tensor, tokens)
+        graph.expand(weights)
+        current = graph.view(tensor, hidden, 1, tokens)
+        if experts.weighs_first:
+            repeated = graph.new((hidden, used, tokens), (current,))
+            current = graph.like(repeated, weights)
+        up = self.through_experts(current, width, chosen)
+        if experts.form == "gated":
+            gate = self.through_experts(current, width, chosen)
+            inner = graph.new((width, used, tokens), (gate, up))
+        else:
+            inner = up
+        made = self.through_experts(inner, hidden, chosen)
+        if not experts.weighs_first:
+            made = graph.like(made, weights)
+        graph.expand(made)
+        strides = (_F32, hidden * used * _F32, hidden * used * tokens * _F32)
+        views = [
+            graph.view(made, hidden, tokens, strides=(*strides, strides[-1])) for _ in range(used)
+        ]
+        for view in views:
+            graph.expand(view)
+        total = views[0]
+        for view in views[1:]:
+            total = graph.like(total, view)
+            total.strides = (_F32, hidden * _F32, hidden * tokens * _F32, hidden * tokens * _F32)
+            graph.expand(total)
+        return self.contiguous(total) if used == 1 else total
+
+    def through_experts(self, tensor: Tensor, width: int, chosen: Tensor) -> Tensor:
+        """Each token's rows through the weights of its experts."""
+        graph, experts = self.graph, self.shape.experts
+        made = graph.new((width, experts.used, tensor.shape[2]), (tensor, chosen))
+        if not self.shape.scaled:
+            return made
+        tokens = tensor.shape[2]
+        scales = graph.new((1, experts.count, tokens), (graph.view(graph.outside(1), 1),))
+        return graph.like(made, graph.new((1, experts.used, tokens), (scales, chosen)))
+
+    def route(self, tensor: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+        """Which experts every token goes to, and with what weights."""
+        graph, experts = self.graph, self.shape.experts
+        count, used = experts.count, experts.used
+        probabilities = self.matmul(tensor, count)
+        if experts.gating != "late":
+            probabilities = graph.like(probabilities)
+        selection = graph.like(probabilities) if experts.biased else probabilities
+        if experts.groups > 1:
+            selection = self.by_groups(selection, tokens)
+        order = graph.new((count, tokens), (selection,), element=_I32)
+        chosen = graph.view(order, used, tokens, strides=(
+            _I32, count * _I32, count * tokens * _I32, count * tokens * _I32))  # fmt: skip
+        rows = graph.view(probabilities, 1, count, tokens)
+        weights = graph.new((1, used, tokens), (rows, chosen))
+        if experts.gating == "late":
+            soft = graph.like(graph.view(weights, used, tokens))
+            weights = graph.view(soft, 1, used, tokens)
+        if experts.normed:
+            flat = graph.view(weights, used, tokens)
+            total = graph.like(graph.new((1, tokens), (flat,)))
+            weights = graph.view(graph.like(flat, total), 1, used, tokens)
+        if experts.scaled:
+            weights = graph.like(weights)
+        return chosen, weights
+
+    def by_groups(self, selection: Tensor, tokens: int) -> Tensor:
+        """Only the best groups of experts stay in the choice."""
+        graph, experts = self.graph, self.shape.experts
+        groups, each = experts.groups, experts.count // experts.groups
+        grouped = graph.view(selection, each, groups, tokens)
+        order = graph.new((each, groups, tokens), (grouped,), element=_I32)
+        two = graph.view(order, 2, groups, tokens)
+        best = graph.new(
+            (1, 2, groups, tokens), (graph.view(grouped, 1, each, groups, tokens), two)
+        )
+        summed = graph.new((1, groups, tokens), (graph.view(best, 2, groups, tokens),))
+        ranks = graph.new((groups, tokens), (graph.view(summed, groups, tokens),), element=_I32)
+        kept = graph.view(ranks, experts.groups_used, tokens)
+        rows = graph.new((each, experts.groups_used, tokens), (grouped, kept))
+        blank = graph.like(grouped)
+        masked = graph.view(blank, each, groups, tokens, more=(rows, kept))
+        return graph.view(masked, experts.count, tokens)

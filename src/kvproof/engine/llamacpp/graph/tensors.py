@@ -1,0 +1,103 @@
+"""A compute graph as ggml sees it: tensors, views of tensors, and the order they are computed in.
+
+Only what decides memory is kept: sizes, layouts, who reads whom. Weights and caches live in
+buffers of their own, so they do not appear. Source: ggml.c (ggml_visit_parents_graph), b11549.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Layout = tuple[int, ...]
+_F32 = 4
+
+
+class Tensor:
+    """One tensor: `shape` of four dimensions, `strides` in bytes, what it is computed from.
+
+    `base` is the tensor whose memory a view shows. `outside`: memory that the graph does not own
+    (a cache).
+    """
+
+    __slots__ = (
+        "base", "children", "held", "kept", "outside", "place", "reuses", "seen", "shape", "size",
+        "sources", "strides", "views",
+    )  # fmt: skip
+
+    def __init__(
+        self, shape: Layout, strides: Layout, sources: tuple[Tensor, ...], *, size: int
+    ) -> None:
+        self.shape, self.strides, self.sources, self.size = shape, strides, sources, size
+        self.base: Tensor | None = None
+        self.reuses = self.outside = self.seen = self.kept = False
+        self.children = self.views = self.place = 0
+        self.held = False
+
+
+def strides_of(shape: Layout, element: int) -> Layout:
+    """Strides of a tensor without gaps."""
+    first = element * shape[0]
+    second = first * shape[1]
+    return element, first, second, second * shape[2]
+
+
+def _four(shape: Iterable[int]) -> Layout:
+    dims = tuple(shape)
+    return dims + (1,) * (4 - len(dims))
+
+
+class Graph:
+    """Tensors in the order in which they are computed; inputs and constants apart."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Tensor] = []
+        self.leaves: list[Tensor] = []
+
+    def input(self, *shape: int, element: int = _F32) -> Tensor:
+        """A tensor that is filled before the graph runs."""
+        return self.new(shape, (), element=element)
+
+    def new(
+        self, shape: Iterable[int], sources: Iterable[Tensor], *, element: int = _F32,
+        reuses: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """A tensor of its own; with `reuses` it may take the memory of a source."""
+        dims = _four(shape)
+        size = dims[0] * dims[1] * dims[2] * dims[3] * element
+        made = Tensor(dims, strides_of(dims, element), tuple(sources), size=size)
+        made.reuses = reuses
+        return made
+
+    def outside(self, *shape: int, element: int = _F32) -> Tensor:
+        """Memory that another buffer holds, such as a layer's cache."""
+        made = self.new(shape, (), element=element)
+        made.outside = made.seen = True
+        return made
+
+    def view(
+        self, source: Tensor, *shape: int, strides: Layout | None = None,
+        more: Iterable[Tensor] = (),
+    ) -> Tensor:  # fmt: skip
+        """A window into another tensor's memory."""
+        dims = _four(shape)
+        element = source.strides[0]
+        made = Tensor(dims, strides or strides_of(dims, element), (source, *more), size=0)
+        made.base = source.base or source
+        return made
+
+    def like(self, source: Tensor, *more: Tensor, reuses: bool = True) -> Tensor:
+        """An element-wise result: as large as its first source."""
+        return self.new(source.shape, (source, *more), reuses=reuses)
+
+    def expand(self, tensor: Tensor) -> None:
+        """Compute `tensor` next, its sources first, each tensor once."""
+        stack = [(tensor, False)]
+        while stack:
+            current, ready = stack.pop()
+            if ready:
+                target = self.nodes if current.sources else self.leaves
+                target.append(current)
+            elif not current.seen:
+                current.seen = True
+                stack.append((current, True))
+                stack.extend((source, False) for source in reversed(current.sources))
