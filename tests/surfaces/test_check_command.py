@@ -69,3 +69,10 @@ def test_learn_export_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "1 start(s) added" in said
     _, table = run("-", "--gpu", "H100-80GB", "--offline")
     assert "learned" in table
+
+
+def test_a_size_whose_unit_stands_elsewhere_is_shown_with_it() -> None:
+    line = "INFO Free memory on device (23.08/23.57 GiB) on startup."
+    _, out = run("-", "--offline", text=f"{line}\n")
+    assert "23.08 GiB" in out
+    assert "1 line read" in out

@@ -21,6 +21,7 @@ from kvproof.observe.deploy import Setup, named_release, setup_of
 from kvproof.observe.figures import Log
 from kvproof.observe.ledger import ledger_rows
 from kvproof.observe.model_rows import model_rows
+from kvproof.observe.named import model_of
 from kvproof.observe.ranks import with_ranks
 from kvproof.observe.read import read_log
 from kvproof.observe.releases import others, settle
@@ -83,7 +84,7 @@ def check(
 ) -> Report:
     """Predict each printed figure and compare.
 
-    `log`: a Log, a path or text. `model` and `gpu` where the log does not name them or names
+    `log`: a Log, a path or text; no file that it names is opened. `model` and `gpu` where the log does not name them or names
     others. `tolerance`: a relative difference that counts as agreement beyond the rounding and
     the intervals. `overheads`: what was learned of the engine on this GPU, or who knows it. Where
     no model is named or it can't be had, only the log's own figures are compared, and a warning
@@ -146,8 +147,15 @@ def _model(
     if given is None and log.model is None:
         warnings.append("no model is named: figures are compared with each other only")
         return None, None
+    source = given
+    if given is None:
+        named = model_of(str(log.model))
+        warnings += [line for line in (named.warning, named.assumption) if line]
+        if named.source is None:
+            return None, None
+        source = named.source
     try:
-        return load(given if given is not None else str(log.model), offline=offline), None
+        return load(source, offline=offline), None
     except KvproofError as error:
         if given is not None and not isinstance(given, str | PathLike):
             raise

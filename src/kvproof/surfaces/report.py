@@ -6,6 +6,7 @@ from typing import Any
 
 from kvproof.observe.check import Report
 from kvproof.observe.compare import Comparison
+from kvproof.observe.figures import Figure
 from kvproof.surfaces.text import counted, heading, paint, table
 from kvproof.units import show_seconds
 
@@ -77,8 +78,14 @@ def _because(row: Comparison) -> str:
 
 
 def _figures(report: Report) -> str:
-    rows = [[f.name.replace("_", " "), f.text, str(f.line)] for f in report.log.figures[:40]]
+    rows = [[f.name.replace("_", " "), _text(f), str(f.line)] for f in report.log.figures[:40]]
     return table(["figure", "printed", "line"], rows)
+
+
+def _text(figure: Figure) -> str:
+    """As it stood in the log; a size whose unit stood elsewhere in the line with that unit."""
+    bare = figure.unit == "B" and not any(sign.isalpha() for sign in figure.text)
+    return _show(figure.value, "B") if bare else figure.text
 
 
 def _show(value: float, unit: str) -> str:
