@@ -71,3 +71,13 @@ def test_unknown_flags_are_named(command: str) -> None:
 def test_what_only_the_yaml_takes_is_refused() -> None:
     with pytest.raises(UsageError, match="kv_cache_config"):
         render_command("m", Deployment("tensorrt_llm", tokens_per_block=64))
+
+
+def test_the_router_starts_copies_of_the_server() -> None:
+    found = read_command(
+        "python -m sglang_router.launch_server --model-path org/name --dp-size 4 --tp-size 2 "
+        "--router-policy cache_aware --router-cache-threshold 0.5 --mem-fraction-static 0.8"
+    )
+    assert found.model == "org/name"
+    assert found.deployment.flags == {"dp_size": 4, "tp_size": 2, "mem_fraction_static": 0.8}
+    assert found.ignored == ("router_policy", "router_cache_threshold")

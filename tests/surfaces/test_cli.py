@@ -137,6 +137,32 @@ def test_what_is_missing_is_in_the_table() -> None:
     assert "missing" not in fitting.stdout
 
 
+def test_a_gpu_that_the_default_engine_does_not_run_on() -> None:
+    done = kvproof(LLAMA, "--gpu", "M3-Max-64GB", "--contexts", "4k,1m")
+    assert done.returncode == 0
+    assert "M3-Max-64GB runs llamacpp, not vllm" in done.stderr
+    assert "llama-server -hf" in done.stdout
+    assert "slot's context" in done.stdout
+    assert "max_model_len" not in done.stdout + done.stderr
+    both = kvproof("compare", LLAMA, "--gpu", "M3-Max-64GB,H100-80GB")
+    assert both.returncode == 0
+    told = kvproof(LLAMA, "--gpu", "TPU-v5p-95GB", "--contexts", "4k")
+    assert "Google's hardware is not known" in told.stderr
+
+
+def test_replicas_of_several_gpus() -> None:
+    done = kvproof(LLAMA, "--gpu", "4xH100-80GB", "--tp", "2", "--contexts", "4k")
+    assert "2 replicas of 2 GPUs" in done.stdout
+
+
+def test_an_option_beside_the_pasted_one_is_named() -> None:
+    pasted = ("vllm", "serve", LLAMA, "-tp", "2")
+    done = kvproof("plan", "--gpu", "H100-80GB", "--tp", "4", "--contexts", "4k", "--", *pasted)
+    assert "tensor_parallel_size of 2 is not used: 4 was given" in done.stderr
+    same = kvproof("plan", "--gpu", "H100-80GB", "--tp", "2", "--contexts", "4k", "--", *pasted)
+    assert "not used" not in same.stderr
+
+
 def test_one_gpu_is_called_one() -> None:
     done = kvproof(LLAMA, "--gpu", "M3-Max-64GB", "--contexts", "4k", "--engine", "llamacpp")
     assert "Memory of one M3-Max-64GB" in done.stdout
@@ -148,6 +174,10 @@ def test_one_gpu_is_called_one() -> None:
     ("args", "words"),
     [
         (["no/such-model-anywhere", "--gpu", "H100", "--offline"], "unknown model"),
+        ([LLAMA, "--gpu", "M3-Max-64GB", "--engine", "vllm"], "plan it with llamacpp"),
+        ([LLAMA, "--gpu", "MI300X", "--engine", "tensorrt_llm"], "no rules for AMD's"),
+        ([LLAMA, "--gpu", "H100-80GB", "--used", "100GiB"], "used is 100.00 GiB"),
+        (["plan", "--", "vllm", "serve", LLAMA, "--device", "cpu"], "kvproof capacity --kv-bytes"),
         ([LLAMA, "--gpu", "H1OO"], "H100"),
         ([LLAMA], "--gpu"),
         ([LLAMA, "--gpu", "H100", "--engine", "vlm"], "vllm"),

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 import msgspec
 
 from kvproof.engine.release import release_number
+from kvproof.engine.vendors import check_vendor
 from kvproof.errors import UsageError, unknown_name
 from kvproof.terms import Term
+from kvproof.units import GIB, parse_bytes
 
 if TYPE_CHECKING:
     from kvproof.hardware import Accelerator
@@ -78,6 +80,8 @@ class Deployment:
             from kvproof.hardware import parse_ranks
 
             kinds = parse_ranks(gpu)
+            for _, kind in kinds:
+                check_vendor(ref.name, kind)
             accelerator = min((kind for _, kind in kinds), key=lambda kind: kind.memory_bytes)
             written = sum(number for number, _ in kinds)
             count = written if written > 1 or re.match(r"\s*1\s*[xX*]", gpu) else None
@@ -87,6 +91,20 @@ class Deployment:
         object.__setattr__(self, "kinds", kinds)
         object.__setattr__(self, "flags", dict(flags))
         engine_module(ref.name).check_flags(self)
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """Raise UsageError where others are said to use more memory than a GPU has."""
+        used = self.flags.get("used")
+        if used is None or self.accelerator is None:
+            return
+        size, gpu = parse_bytes(used), self.accelerator
+        if size >= gpu.memory_bytes:
+            raise UsageError(
+                f"used is {size / GIB:.2f} GiB, all of {gpu.name}'s {gpu.memory_bytes / GIB:.2f} "
+                "GiB or more",
+                hint="give what others hold of one GPU",
+            )
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Deployment does not change; use replace()")

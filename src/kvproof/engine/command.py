@@ -149,12 +149,22 @@ def _command(
     parsed: Parsed = parse_words(words, start, reader.grammar)
     release = version or parsed.version
     engine = f"{reader.engine}@{release}" if release else reader.engine
+    given = named_for(reader.engine, own)
     return Command(
         model=parsed.model,
-        deployment=Deployment(engine, gpu, **{**parsed.flags, **named_for(reader.engine, own)}),
+        deployment=Deployment(engine, gpu, **{**parsed.flags, **given}),
         ignored=parsed.ignored,
-        notes=parsed.notes,
+        notes=(*parsed.notes, *_overridden(parsed.flags, given)),
     )
+
+
+def _overridden(parsed: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """A word on each flag of the command in whose place another value was given."""
+    return [
+        f"the command's {name} of {str(parsed[name])[:40]} is not used: {str(value)[:40]} was given"
+        for name, value in given.items()
+        if name in parsed and parsed[name] != value
+    ]
 
 
 def with_container_variables(words: Words, start: int) -> Words:

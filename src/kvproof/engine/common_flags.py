@@ -9,8 +9,10 @@ import msgspec
 
 from kvproof.errors import UsageError
 
-# Engines that do not understand vLLM's names, by setting.
+# Engines that call vLLM's settings otherwise.
 _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "sglang": {"max_model_len": ("context_length",), "tensor_parallel_size": ("tp_size",)},
+    "tensorrt_llm": {"max_model_len": ("max_seq_len",), "tensor_parallel_size": ("tp_size",)},
     "llamacpp": {
         "max_model_len": ("ctx_size",),
         "kv_cache_dtype": ("cache_type_k", "cache_type_v"),
@@ -24,6 +26,9 @@ _DTYPES: dict[str, dict[str, str]] = {
     "vllm": {"bf16": "bfloat16", "f16": "float16", "fp16": "float16"},
     "sglang": {"fp8": "fp8_e4m3", "f16": "float16", "fp16": "float16"},
 }
+
+
+_UNSPLIT = ("llamacpp", "ollama")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,20 @@ OPTIONS = {
 """Of the engines that share a model out over ranks."""
 
 
+# What bounds a request's length, and how many run at once, as each engine calls it.
+_LIMITS = {
+    "sglang": {"max_model_len": "context_length", "max_num_seqs": "max_running_requests"},
+    "tensorrt_llm": {"max_model_len": "max_seq_len", "max_num_seqs": "max_batch_size"},
+    "llamacpp": {"max_model_len": "slot's context", "max_num_seqs": "parallel"},
+    "ollama": {"max_model_len": "num_ctx", "max_num_seqs": "num_parallel"},
+}
+
+
+def limit_name(engine: str, limit: str) -> str:
+    """What `engine` calls a limit (max_model_len, max_num_seqs); other words stay as they are."""
+    return _LIMITS.get(engine, {}).get(limit, limit)
+
+
 def flag_of(option: str) -> str:
     """The flag's name in snake_case of an option as it is typed."""
     return option.lstrip("-").replace("-", "_")
@@ -65,12 +84,11 @@ def named_for(engine: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UsageError for one that the engine has not.
     """
-    names, dtypes = _NAMES.get(engine), _DTYPES.get(engine, {})
-    if names is None:
-        given = settings.get("kv_cache_dtype")
-        renamed = {"kv_cache_dtype": dtypes[given]} if given in dtypes else {}
-        return {**settings, **renamed}
-    if "tensor_parallel_size" in settings:
+    names, dtypes = _NAMES.get(engine, {}), _DTYPES.get(engine, {})
+    given = settings.get("kv_cache_dtype")
+    if given in dtypes:
+        settings = {**settings, "kv_cache_dtype": dtypes[given]}
+    if "tensor_parallel_size" in settings and engine in _UNSPLIT:
         raise UsageError(
             f"{engine} has no tensor-parallel size: it spreads a model over all GPUs",
             hint="give their number as 2xGPU",

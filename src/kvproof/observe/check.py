@@ -84,11 +84,11 @@ def check(
 ) -> Report:
     """Predict each printed figure and compare.
 
-    `log`: a Log, a path or text; no file that it names is opened. `model` and `gpu` where the log does not name them or names
-    others. `tolerance`: a relative difference that counts as agreement beyond the rounding and
-    the intervals. `overheads`: what was learned of the engine on this GPU, or who knows it. Where
-    no model is named or it can't be had, only the log's own figures are compared, and a warning
-    says so.
+    `log`: a Log, a path or text; no file that it names is opened. `model` and `gpu` where the log
+    does not name them or names others. `tolerance`: a relative difference that counts as agreement
+    beyond the rounding and the intervals. `overheads`: what was learned of the engine on this GPU,
+    or who knows it. Where no model is named or it can't be had, only the log's own figures are
+    compared, and a warning says so.
     """
     read = log if isinstance(log, Log) else read_log(log)
     if tolerance is not None and not 0 <= tolerance < 1:

@@ -24,7 +24,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def model_of(name: str) -> Named:
-    """What the name that a log prints stands for: a hub or catalogue name, or a path's last part."""
+    """What the name that a log prints stands for."""
     from kvproof.model import catalog
 
     cached = _CACHED.search(name)

@@ -8,8 +8,10 @@ import msgspec
 
 from kvproof.engine import formula
 from kvproof.engine.base import Budget, Capacity, Deployment, engine_module, ranks_of
+from kvproof.engine.common_flags import limit_name
 from kvproof.engine.mixed import BY_DEVICE, deciding, smallest_budget
 from kvproof.engine.overheads import Overheads, adjusted
+from kvproof.engine.vendors import unconfirmed
 from kvproof.errors import UsageError
 from kvproof.kinds import LatentSlot, Types, element_type
 from kvproof.model.types import Model
@@ -219,7 +221,8 @@ def _warnings(
     if over := _past(contexts, model.context):
         out.append(f"{model.name} was trained for {model.context:,} tokens: {over} is past that")
     if deployment.engine.name != "formula" and (over := _past(contexts, longest)):
-        out.append(f"the engine refuses {over} tokens: its max_model_len is {longest:,}")
+        name = limit_name(deployment.engine.name, "max_model_len")
+        out.append(f"the engine refuses {over} tokens: its {name} is {longest:,}")
     ranks = ranks_of(deployment)
     if deployment.gpu_count is None and ranks > 1 and deployment.accelerator is not None:
         out.append(
@@ -243,6 +246,8 @@ def _hardware_warnings(deployment: Deployment) -> tuple[str, ...]:
             f"{gpu.name} shares its memory with the CPU: what the system and other programs hold "
             "comes off it; give that as --used SIZE (used=)"
         )
+    kinds = {kind.vendor: kind for _, kind in deployment.kinds}.values()
+    out += [said for kind in kinds if (said := unconfirmed(deployment.engine.name, kind))]
     if deployment.flags.get("cpu_offload_gb"):
         out.append(
             "weights kept in host memory are read over PCIe in every step: steps take longer than "

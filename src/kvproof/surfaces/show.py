@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.common_flags import limit_name
 from kvproof.kinds import ConvSlot, CrossSlot, FullSlot, LatentSlot, RecurrentSlot, Slot, Types
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.planning import Plan
-from kvproof.surfaces.text import bar, heading, paint, table
+from kvproof.surfaces.text import bar, counted, heading, paint, table
 from kvproof.terms import Term, device_of
 from kvproof.units import show_bytes, show_context, show_count, show_gb, show_seconds
 
@@ -145,10 +146,12 @@ def _bounds(term: Term) -> str:
 
 def rows_text(plan: Plan) -> str:
     """How many sequences fit at each context, what a full step reads, and what limits."""
-    rows = [_plan_row(row) for row in plan.rows]
+    engine = plan.engine.partition("@")[0]
+    rows = [_plan_row(row, limit_name(engine, row.limit)) for row in plan.rows]
     head = ["context", "per sequence", "fit", "stopped by", "step reads", "KV share", "step",
             "limit", "tok/s/user", "tok/s all"]  # fmt: skip
-    copies = f", {plan.replicas} replicas of {plan.ranks} GPU" if plan.replicas > 1 else ""
+    replicas = f", {plan.replicas} replicas of {counted(plan.ranks, 'GPU')}"
+    copies = replicas if plan.replicas > 1 else ""
     title = f"How many fit, and how fast ({plan.engine}{copies}; all at full length)"
     return f"{heading(title)}\n{table(head, rows)}{_speed_note(plan)}"
 
@@ -166,12 +169,12 @@ def _speed_note(plan: Plan) -> str:
     return "\n" + paint(f"  Steps read {said} of the bandwidth ({source}).", "dim")
 
 
-def _plan_row(row: Any) -> list[str]:
+def _plan_row(row: Any, limit: str) -> list[str]:
     step = row.step
     fit = f"{row.sequences:,}" + (
         f" ({row.total_sequences:,})" if row.total_sequences != row.sequences else ""
     )
-    first = [show_context(row.context), show_bytes(row.bytes_per_sequence), fit, row.limit]
+    first = [show_context(row.context), show_bytes(row.bytes_per_sequence), fit, limit]
     if step is None:
         return [*first, "-", "-", "-", "-", "-", "-"]
     return [

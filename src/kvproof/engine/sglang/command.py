@@ -12,7 +12,11 @@ from kvproof.engine.sglang.flags import OWN_KV_DTYPES, canonical_flag, is_read, 
 from kvproof.engine.shell import Words
 from kvproof.errors import UsageError, unknown_name
 
-_MODULES = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
+_MODULES = (
+    "sglang.launch_server", "sglang.srt.entrypoints.http_server", "sglang_router.launch_server",
+)  # fmt: skip
+_ROUTER = "router_"
+"""The router's own options of sglang_router.launch_server, which starts dp_size servers."""
 _IMAGE = re.compile(r"(?:^|/)sglang(?::v?(\d+\.\d+[\w.]*)(?:-[\w.-]+)?|:[\w.-]+)?$")
 _SWITCHES = (
     "trust_remote_code", "language_only", "language_model_only", "skip_tokenizer_init",
@@ -36,6 +40,8 @@ def _start(words: Words) -> int | None:
 def _option(word: str) -> Option:
     written, equals, given = word.lstrip("-").partition("=")
     name, note = written.replace("-", "_"), None
+    if name.startswith(_ROUTER):
+        return Option(name=name, word=word, value=given if equals else None)
     if name not in known_flags():
         shown, whole = word.partition("=")[0], by_prefix(name, sorted(known_flags()))
         if whole is None:

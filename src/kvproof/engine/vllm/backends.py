@@ -175,14 +175,14 @@ def choose(attention: Attention) -> Backend:
     major, minor = attention.capability
     if forced in _ALL:
         raise UsageError(
-            f"vLLM's {forced} does not take this model's attention with a {attention.kv_dtype} "
-            f"cache on compute capability {major}.{minor}",
+            f"vLLM's {forced} does not take this model's attention with its cache in "
+            f"{attention.kv_dtype} on compute capability {major}.{minor}",
             hint="leave attention_backend out",
         )
     blocks = f" in blocks of {block} tokens" if block is not None else ""
     raise UsageError(
-        f"no attention backend of vLLM takes this model's attention with a {attention.kv_dtype} "
-        f"cache{blocks} on compute capability {major}.{minor}",
+        f"no attention backend of vLLM takes this model's attention with its cache in "
+        f"{attention.kv_dtype}{blocks} on compute capability {major}.{minor}",
         hint="leave kv_cache_dtype and block_size out, or name another GPU",
     )
 

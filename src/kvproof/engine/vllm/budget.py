@@ -106,6 +106,11 @@ def _too_large(model: Model, deployment: Deployment, given: int, free: int) -> t
 
 
 def _memory(deployment: Deployment) -> int:
+    if str(deployment.flags.get("device", "")).lower() == "cpu":
+        raise UsageError(
+            "vLLM on a CPU divides no GPU's memory: its cache is VLLM_CPU_KVCACHE_SPACE GiB a rank",
+            hint="kvproof capacity --kv-bytes 40GiB -- ... says what that holds",
+        )
     if deployment.accelerator is None:
         raise UsageError("no GPU is named", hint="give gpu=..., for example gpu='H100-80GB'")
     return deployment.accelerator.memory_bytes

@@ -9,6 +9,7 @@ import click
 from kvproof.surfaces.cli.options import (
     TOKENS,
     deployment_options,
+    engine_of,
     inputs_of,
     make_deployment,
     output_options,
@@ -63,7 +64,8 @@ def _rows(model: Any, values: dict[str, Any]) -> list[dict[str, Any]]:
         return [{**row, "bytes_per_token": per_token, "bytes_per_sequence": held.bytes}]
     out = []
     for gpu in gpus or [None]:
-        answer = plan(model, make_deployment(values, gpu), [context])
+        engine = engine_of(click.get_current_context(), gpu)
+        answer = plan(model, make_deployment({**values, "engine": engine}, gpu), [context])
         first = answer.rows[0]
         out.append(
             {

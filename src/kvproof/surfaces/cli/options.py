@@ -98,7 +98,7 @@ def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | Non
     values = ctx.params
     read = _pasted(ctx, gpu or values.get("gpu"))
     if read is None:
-        deployment = make_deployment(_with_source(ctx), gpu)
+        deployment = make_deployment({**ctx.params, "engine": engine_of(ctx, gpu)}, gpu)
         ctx.meta["deployment"] = (deployment, None)
         return None, deployment
     ctx.meta["deployment"] = (read.deployment, "config" if values.get("manifest") else "flag")
@@ -133,7 +133,7 @@ def _pasted(ctx: click.Context, gpu: str | None) -> Any:
     from kvproof.engine.command import read_command, read_flags
 
     if words[0].startswith("-"):
-        return read_flags(str(values["engine"]), words, gpu, **flags)
+        return read_flags(engine_of(ctx, gpu), words, gpu, **flags)
     text = words[0] if len(words) == 1 else shlex.join(words)
     return read_command(text, gpu, engine=engine, **flags)
 
@@ -142,11 +142,23 @@ def _engine_chosen(ctx: click.Context) -> bool:
     return ctx.get_parameter_source("engine") is click.core.ParameterSource.COMMANDLINE
 
 
-def _with_source(ctx: click.Context) -> dict[str, Any]:
-    """The options; a model of Ollama's store is served by Ollama unless an engine is named."""
-    if str(ctx.params.get("source")).startswith("ollama:") and not _engine_chosen(ctx):
-        return {**ctx.params, "engine": "ollama"}
-    return ctx.params
+def engine_of(ctx: click.Context, gpu: str | None) -> str:
+    """The engine; unless one is named, Ollama for its store, and what runs on the GPU at all."""
+    engine, gpu = str(ctx.params["engine"]), gpu or ctx.params.get("gpu")
+    if _engine_chosen(ctx):
+        return engine
+    if str(ctx.params.get("source")).startswith("ollama:"):
+        return "ollama"
+    if not gpu or _formulas_own(ctx.params):
+        return engine
+    from kvproof.engine.vendors import local_engine
+    from kvproof.hardware import parse_ranks
+
+    _, first = parse_ranks(gpu)[0]
+    local = local_engine(engine, first)
+    if local != engine:
+        warn((f"{first.name} runs {local}, not {engine}: it is planned with that",))
+    return local
 
 
 def notes_of(ctx: click.Context) -> tuple[str, ...]:

@@ -56,7 +56,8 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     source = source or named
     if source is None:
         raise UsageError("no model is named", hint="kvproof MODEL --gpu GPU")
-    if deployment.accelerator is None and not values.get("gpu_memory"):
+    nowhere = deployment.accelerator is None and "device" not in deployment.flags
+    if nowhere and not values.get("gpu_memory"):
         raise UsageError("no GPU is named", hint="add --gpu H100-80GB (kvproof gpus lists them)")
     model = load_model(source, offline=values["offline"])
     media = media_terms(model, values)
@@ -177,7 +178,7 @@ def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[s
     if command:
         parts.append(f"{heading('Command')}\n  {command}")
     if answer.capacity.error:
-        lines = fold(f"Does not fit at max_model_len: {answer.capacity.error}")
+        lines = fold(f"Does not fit at full length: {answer.capacity.error}")
         parts.append(paint(lines, "red"))
     return parts if not explain else [*parts, *_explained(model, answer)]
 

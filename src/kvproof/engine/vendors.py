@@ -1,0 +1,46 @@
+"""Whose accelerators an engine runs on, and where its memory terms were confirmed.
+
+Sources: TensorRT-LLM is NVIDIA's for NVIDIA's; vLLM 0.32, platforms/__init__.py (macOS runs its CPU
+platform); SGLang 0.5.23, srt/hardware_backend (mlx is a runner of its own, with other pools).
+"""
+
+from __future__ import annotations
+
+from kvproof.errors import UsageError
+from kvproof.hardware import Accelerator
+
+_KNOWN = {
+    "vllm": ("NVIDIA", "AMD"), "sglang": ("NVIDIA", "AMD"), "tensorrt_llm": ("NVIDIA",),
+}  # fmt: skip
+_CALLED = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM"}
+_LOCAL = "llamacpp"
+
+
+def local_engine(engine: str, gpu: Accelerator) -> str:
+    """The engine that runs on `gpu` where `engine` does not."""
+    return _LOCAL if _refused(engine, gpu) else engine
+
+
+def check_vendor(engine: str, gpu: Accelerator) -> None:
+    """Raise UsageError where `engine` has nothing that runs on `gpu`."""
+    if _refused(engine, gpu):
+        raise UsageError(
+            f"{_CALLED[engine]} has no rules for {gpu.vendor}'s {gpu.name}",
+            hint=f"plan it with {_LOCAL}" if gpu.vendor != "NVIDIA" else "name another GPU",
+        )
+
+
+def unconfirmed(engine: str, gpu: Accelerator) -> str | None:
+    """What to say of a budget for hardware that no log has confirmed; None where one has."""
+    if gpu.vendor in _KNOWN.get(engine, (gpu.vendor,)):
+        return None
+    return (
+        f"{_CALLED[engine]}'s memory on {gpu.vendor}'s hardware is not known: the terms are those "
+        "of CUDA"
+    )
+
+
+def _refused(engine: str, gpu: Accelerator) -> bool:
+    if engine == "tensorrt_llm":
+        return gpu.vendor != "NVIDIA"
+    return engine in _KNOWN and gpu.vendor == "Apple"
