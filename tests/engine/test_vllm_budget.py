@@ -228,7 +228,7 @@ def test_host_memory_that_is_no_size(value: object) -> None:
 
 def test_all_of_a_gpu_in_use_is_no_share_to_lower_to() -> None:
     model = kvproof.load_model("Qwen/Qwen3-8B")
-    found = kvproof.plan(model, kvproof.Deployment("vllm", "H100-80GB", used="90GB"))
+    found = kvproof.plan(model, kvproof.Deployment("vllm", "H100-80GB", used="85GB"))
     assert not found.fits
     said = next(line for line in found.warnings if "refuses to start" in line)
     assert "end what holds it" in said
