@@ -10,7 +10,7 @@ from kvproof.engine.llamacpp.graph.shape import Layer, Shape
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 
 _F16, _F32, _I32, _I64 = 2, 4, 4, 8
-_ROTATION = 64
+_NORMED = 2  # queries and keys
 
 
 class Blocks:
@@ -19,7 +19,8 @@ class Blocks:
     def __init__(self, shape: Shape) -> None:
         self.shape, self.graph = shape, Graph()
         self.inputs: dict[str, Tensor] = {}
-        self.normed_by_rows = shape.recipe.norm == "rms"
+        self.chosen: Tensor | None = None  # cells that the last indexer chose
+        self.normed_by_rows = not shape.mean_norm
 
     # inputs
 
@@ -92,28 +93,34 @@ class Blocks:
 
     # attention
 
-    def heads_of(
-        self, tensor: Tensor, layer: Layer, *, norm: str = "none", fused: bool = False
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def heads_of(self, tensor: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of a layer, by head."""
         tokens = self.shape.tokens
         widths = ((layer.k_dim, layer.heads), (layer.k_dim, layer.kv_heads),
                   (layer.v_dim, layer.kv_heads))  # fmt: skip
-        if fused:
-            total = sum(dim * heads for dim, heads in widths)
+        total, made = self.shape.fused_width, []
+        norm_rows = self.shape.queries_norm == "row"
+        if total:
             whole = self.matmul(tensor, total)
-            return tuple(  # type: ignore[return-value]
-                self.graph.view(whole, dim, heads, tokens,
-                                strides=(_F32, dim * _F32, total * _F32, total * tokens * _F32))
+            made = [
+                self.graph.view(whole, dim, heads, tokens, strides=(
+                    _F32, dim * _F32, total * _F32, total * tokens * _F32))
                 for dim, heads in widths
-            )  # fmt: skip
-        made = []
+            ]  # fmt: skip
+            if norm_rows:
+                made = [*map(self._normed_row, made[:_NORMED]), made[_NORMED]]
+            return made[0], made[1], made[2]
         for index, (dim, heads) in enumerate(widths):
             current = self.matmul(tensor, dim * heads)
-            if norm == "row" and index < 2:
+            if norm_rows and index < _NORMED:
                 current = self.norm(current)
             made.append(self.graph.view(current, dim, heads, tokens))
         return made[0], made[1], made[2]
+
+    def _normed_row(self, heads: Tensor) -> Tensor:
+        """All heads of a token normed together."""
+        flat = self.graph.view(heads, heads.shape[0] * heads.shape[1], heads.shape[2])
+        return self.graph.view(self.norm(flat), *heads.shape)
 
     def attention(
         self, layer: Layer, query: Tensor, key: Tensor | None, value: Tensor | None, *,
@@ -220,63 +227,85 @@ class Blocks:
             inner = self.graph.new(up.shape, (gate, up))
         return self.matmul(inner, out or self.shape.hidden)
 
-    def routed(self, tensor: Tensor, scores_from: Tensor | None = None) -> Tensor:
-        """The chosen experts of every token, added up."""
-        graph, shape = self.graph, self.shape
-        experts, tokens = shape.experts, tensor.shape[1]
-        used, width, hidden = experts.used, experts.width, tensor.shape[0]
-        chosen, weights = self.route(scores_from or tensor, tokens)
+    def routed(
+        self, tensor: Tensor, logits: Tensor | None = None, *, grouped: bool = False,
+        clamped: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """The chosen experts of every token, added up; `logits`: the router's, made before."""
+        graph, experts, tokens = self.graph, self.shape.experts, tensor.shape[1]
+        used, hidden = experts.used, tensor.shape[0]
+        width = experts.grouped_width if grouped else experts.width
+        logits = logits or self.matmul(tensor, experts.count)
+        chosen, weights = self.route(logits, tokens, grouped=grouped)
         graph.expand(weights)
         current = graph.view(tensor, hidden, 1, tokens)
         if experts.weighs_first:
             repeated = graph.new((hidden, used, tokens), (current,))
             current = graph.like(repeated, weights)
-        up = self.through_experts(current, width, chosen)
-        if experts.form == "gated":
-            gate = self.through_experts(current, width, chosen)
-            inner = graph.new((width, used, tokens), (gate, up))
-        else:
-            inner = up
-        made = self.through_experts(inner, hidden, chosen)
+        inner = self.inside_experts(current, width, chosen, clamped=clamped)
+        made = self.through_experts(inner, hidden, chosen, scaled=self.shape.scaled)
         if not experts.weighs_first:
             made = graph.like(made, weights)
         graph.expand(made)
-        strides = (_F32, hidden * used * _F32, hidden * used * tokens * _F32)
-        views = [
-            graph.view(made, hidden, tokens, strides=(*strides, strides[-1])) for _ in range(used)
-        ]
+        return self.added_up(made)
+
+    def inside_experts(
+        self, tensor: Tensor, width: int, chosen: Tensor, *, clamped: bool
+    ) -> Tensor:
+        """Gate times up of every chosen expert."""
+        graph, experts, scaled = self.graph, self.shape.experts, self.shape.scaled
+        if experts.merged:
+            both = self.through_experts(tensor, 2 * width, chosen)
+            halves = [graph.view(both, width, *both.shape[1:3], strides=both.strides) for _ in "gu"]
+            return graph.new(halves[0].shape, halves)
+        if experts.form != "gated":
+            return self.through_experts(tensor, width, chosen, scaled=scaled)
+        up = self.through_experts(tensor, width, chosen, scaled=scaled)
+        gate = self.through_experts(tensor, width, chosen, scaled=scaled)
+        if clamped:
+            return graph.like(graph.like(gate), graph.like(up))
+        return graph.new(up.shape, (gate, up))
+
+    def added_up(self, made: Tensor) -> Tensor:
+        """The sum over a token's experts."""
+        graph, (hidden, used, tokens, _) = self.graph, made.shape
+        row = hidden * used * _F32
+        strides = (_F32, row, row * tokens, row * tokens)
+        views = [graph.view(made, hidden, tokens, strides=strides) for _ in range(used)]
         for view in views:
             graph.expand(view)
         total = views[0]
         for view in views[1:]:
             total = graph.like(total, view)
-            total.strides = (_F32, hidden * _F32, hidden * tokens * _F32, hidden * tokens * _F32)
             graph.expand(total)
         return self.contiguous(total) if used == 1 else total
 
-    def through_experts(self, tensor: Tensor, width: int, chosen: Tensor) -> Tensor:
+    def through_experts(
+        self, tensor: Tensor, width: int, chosen: Tensor, *, scaled: bool = False
+    ) -> Tensor:
         """Each token's rows through the weights of its experts."""
         graph, experts = self.graph, self.shape.experts
-        made = graph.new((width, experts.used, tensor.shape[2]), (tensor, chosen))
-        if not self.shape.scaled:
-            return made
         tokens = tensor.shape[2]
+        made = graph.new((width, experts.used, tokens), (tensor, chosen))
+        if not scaled:
+            return made
         scales = graph.new((1, experts.count, tokens), (graph.view(graph.outside(1), 1),))
         return graph.like(made, graph.new((1, experts.used, tokens), (scales, chosen)))
 
-    def route(self, tensor: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    def route(self, logits: Tensor, tokens: int, *, grouped: bool = False) -> tuple[Tensor, Tensor]:
         """Which experts every token goes to, and with what weights."""
         graph, experts = self.graph, self.shape.experts
         count, used = experts.count, experts.used
-        probabilities = self.matmul(tensor, count)
-        if experts.gating != "late":
-            probabilities = graph.like(probabilities)
+        probabilities = logits if experts.gating == "late" else graph.like(logits)
         selection = graph.like(probabilities) if experts.biased else probabilities
         if experts.groups > 1:
             selection = self.by_groups(selection, tokens)
         order = graph.new((count, tokens), (selection,), element=_I32)
         chosen = graph.view(order, used, tokens, strides=(
             _I32, count * _I32, count * tokens * _I32, count * tokens * _I32))  # fmt: skip
+        if grouped:  # the group of each chosen expert: converted, divided, converted back
+            single = graph.like(graph.new(chosen.shape, (chosen,)))
+            chosen = graph.new(chosen.shape, (single,))
         rows = graph.view(probabilities, 1, count, tokens)
         weights = graph.new((1, used, tokens), (rows, chosen))
         if experts.gating == "late":

@@ -6,6 +6,7 @@ Source: llama.cpp's src/models/*.cpp, b11549; what differs between them is in da
 from __future__ import annotations
 
 from kvproof.engine.llamacpp.graph.blocks import Blocks
+from kvproof.engine.llamacpp.graph.latent import latent_attended
 from kvproof.engine.llamacpp.graph.shape import Layer, Shape
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 
@@ -16,65 +17,142 @@ _SAME = frozenset({"fas", "afs", "fsa"})
 def plain_graph(shape: Shape) -> Graph:
     """The whole graph: embedding, layers, norm and logits."""
     blocks = Blocks(shape)
-    stream = blocks.embedding()
-    if shape.recipe.learned_positions:
-        rows = blocks.graph.new((shape.hidden, shape.tokens), (blocks.positions(),))
-        stream = blocks.add(stream, rows)
-    if shape.recipe.scaled_rows:
-        stream = blocks.add(stream, blocks.graph.input(shape.tokens))
-    if shape.recipe.embedding_norm:
-        stream = blocks.norm(stream)
+    stream = _embedded(blocks)
+    skip = stream if shape.recipe.skips else None
     for layer in shape.layers:
-        stream = _layer(blocks, layer, stream, last=layer is shape.layers[-1])
-    normed = blocks.norm(stream)
-    normed.kept = True
-    blocks.graph.expand(blocks.matmul(normed, shape.vocabulary) if shape.outputs else normed)
+        last = layer is shape.layers[-1] and shape.recipe.rows == "last layer"
+        stream = _layer(blocks, layer, stream, skip, last=last)
+    ending(blocks, stream)
     return blocks.graph
 
 
-def _layer(blocks: Blocks, layer: Layer, stream: Tensor, *, last: bool) -> Tensor:
+def ending(blocks: Blocks, stream: Tensor) -> None:
+    """The last norm and the logits of the tokens that have an output."""
+    recipe, outputs = blocks.shape.recipe, blocks.shape.outputs
+    if recipe.rows == "before norm":
+        stream.kept = True
+        stream = blocks.chosen_rows(stream)
+    normed = blocks.norm(stream)
+    normed.kept = True
+    if recipe.rows == "after norm":
+        normed = blocks.chosen_rows(normed)
+        normed.kept = True
+    blocks.graph.expand(blocks.matmul(normed, blocks.shape.vocabulary) if outputs else normed)
+
+
+def _embedded(blocks: Blocks) -> Tensor:
+    """Rows of the token table, with what an architecture adds to them."""
+    shape, recipe = blocks.shape, blocks.shape.recipe
+    stream = blocks.embedding()
+    if recipe.learned_positions:
+        rows = blocks.graph.new((shape.hidden, shape.tokens), (blocks.positions(),))
+        stream = blocks.add(stream, rows)
+    if recipe.scaled_rows:
+        stream = blocks.add(stream, blocks.graph.input(shape.tokens))
+    return blocks.norm(stream) if recipe.embedding_norm else stream
+
+
+def _layer(
+    blocks: Blocks, layer: Layer, stream: Tensor, skip: Tensor | None, *, last: bool
+) -> Tensor:
     recipe = blocks.shape.recipe
+    logits = None
+    if recipe.routing and recipe.routing.early:
+        logits = blocks.matmul(stream, blocks.shape.experts.count)
     normed = blocks.norm(stream) if recipe.norms_before else stream
-    query, key, value = blocks.heads_of(normed, layer, norm=recipe.queries_norm, fused=recipe.fused)
-    if recipe.queries_norm == "head":
+    attended = _attended(blocks, layer, normed, stream)
+    if recipe.norms_after and recipe.rows_after_norm:
+        attended = blocks.norm(attended)
+    if last:
+        attended, stream = blocks.chosen_rows(attended), blocks.chosen_rows(stream)
+        normed = blocks.chosen_rows(normed) if recipe.residual in _SAME else normed
+        logits = blocks.chosen_rows(logits) if logits else None
+        skip = blocks.chosen_rows(skip) if skip else None
+    if recipe.norms_after and not recipe.rows_after_norm:
+        attended = blocks.norm(attended)
+    if recipe.residual != "serial":
+        return _parallel(blocks, layer, normed, attended, stream)
+    middle = blocks.add(attended, stream)
+    if recipe.routing and recipe.routing.beside == "arctic":
+        return _arctic(blocks, layer, middle, stream)
+    fed = feed(blocks, layer, blocks.norm(middle) if recipe.norms_before else middle, logits)
+    if recipe.norms_after:
+        fed = blocks.norm(fed)
+    out = blocks.add(fed, middle)
+    return blocks.add(out, blocks.graph.like(skip)) if skip else out
+
+
+def _parallel(
+    blocks: Blocks, layer: Layer, normed: Tensor, attended: Tensor, stream: Tensor
+) -> Tensor:
+    """Attention and feed-forward beside each other: the sums in the architecture's order."""
+    residual = blocks.shape.recipe.residual
+    if residual == "own":
+        fed = feed(blocks, layer, blocks.norm(stream))
+        return blocks.add(blocks.add(fed, stream), attended)
+    parts = {"a": attended, "f": feed(blocks, layer, normed), "s": stream}
+    first, second, third = (parts[name] for name in residual)
+    return blocks.add(blocks.add(first, second), third)
+
+
+def _attended(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> Tensor:
+    """The layer's attention, gated where the architecture gates it, through its last weight."""
+    shape, recipe = blocks.shape, blocks.shape.recipe
+    if layer.latent is not None:
+        out, blocks.chosen = latent_attended(blocks, layer, layer.latent, normed, blocks.chosen)
+        return out
+    source = blocks.norm(stream) if shape.second_norm else normed
+    query, key, value = blocks.heads_of(source, layer)
+    if shape.queries_norm == "head":
         query, key = blocks.norm(query), blocks.norm(key)
     if layer.rotates:
         query, key = blocks.rope(query), blocks.rope(key)
-    attended = blocks.attention(layer, query, key, value)
-    if last:
-        attended, stream = blocks.chosen_rows(attended), blocks.chosen_rows(stream)
-        if recipe.residual in _SAME:
-            normed = blocks.chosen_rows(normed)
-    if recipe.norms_after:
-        attended = blocks.norm(attended)
-    if recipe.residual in _SAME:
-        parts = {"a": attended, "f": _feed(blocks, layer, normed), "s": stream}
-        first, second, third = (parts[name] for name in recipe.residual)
-        return blocks.add(blocks.add(first, second), third)
-    if recipe.residual == "own":
-        fed = _feed(blocks, layer, blocks.norm(stream))
-        return blocks.add(blocks.add(fed, stream), attended)
-    middle = blocks.add(attended, stream)
-    if recipe.routing and recipe.routing.beside == "arctic":
-        fed = blocks.feed_forward(blocks.norm(middle), layer.wide, recipe.feed_forward)
-        middle = blocks.add(fed, middle)
-        return blocks.add(blocks.routed(blocks.norm(stream)), middle)
-    fed = _feed(blocks, layer, blocks.norm(middle) if recipe.norms_before else middle)
-    if recipe.norms_after:
-        fed = blocks.norm(fed)
-    return blocks.add(fed, middle)
+    elif recipe.temperature:
+        query = blocks.graph.like(query, blocks.input("temperature", shape.tokens))
+    attended = blocks.attention(layer, query, key, value, project=not recipe.gate)
+    if recipe.gate == "all":
+        gate = blocks.graph.like(blocks.matmul(normed, attended.shape[0]))
+        attended = blocks.matmul(blocks.graph.like(attended, gate), shape.hidden)
+    elif recipe.gate == "heads":
+        gate = blocks.graph.like(blocks.matmul(normed, layer.heads))
+        heads = blocks.graph.view(attended, layer.v_dim, layer.heads, shape.tokens)
+        each = blocks.graph.view(gate, 1, layer.heads, shape.tokens)
+        product = blocks.graph.like(heads, each)
+        flat = blocks.graph.view(product, layer.v_dim * layer.heads, shape.tokens)
+        attended = blocks.matmul(flat, shape.hidden)
+    return attended
 
 
-def _feed(blocks: Blocks, layer: Layer, tensor: Tensor) -> Tensor:
+def _arctic(blocks: Blocks, layer: Layer, middle: Tensor, stream: Tensor) -> Tensor:
+    """A narrow dense feed-forward, and experts that read the layer's input."""
+    width = blocks.shape.hidden
+    fed = blocks.feed_forward(blocks.norm(middle), width, blocks.shape.recipe.feed_forward)
+    total = blocks.add(fed, middle)
+    return blocks.add(blocks.routed(blocks.norm(stream)), total)
+
+
+def feed(blocks: Blocks, layer: Layer, tensor: Tensor, logits: Tensor | None = None) -> Tensor:
     """The layer's feed-forward: dense, or experts with those that all tokens share."""
     shape, form = blocks.shape, blocks.shape.recipe.feed_forward
-    routing = shape.recipe.routing
+    routing, experts = shape.recipe.routing, shape.experts
     if not layer.routed or routing is None:
         return blocks.feed_forward(tensor, layer.wide, form)
-    out = blocks.routed(tensor)
-    if shape.experts.shared_width:
-        shared = blocks.feed_forward(tensor, shape.experts.shared_width, form)
+    if routing.beside == "grove":
+        return _grove(blocks, tensor)
+    out = blocks.routed(tensor, logits, clamped=layer.clamped)
+    if experts.shared_width:
+        shared = blocks.feed_forward(tensor, experts.shared_width, routing.shared_form or form)
         if routing.shared == "gated":
             shared = blocks.graph.like(shared, blocks.graph.like(blocks.matmul(tensor, 1)))
-        out = blocks.add(out, shared)
+        before = routing.shared == "before"
+        out = blocks.add(shared, out) if before else blocks.add(out, shared)
     return out
+
+
+def _grove(blocks: Blocks, tensor: Tensor) -> Tensor:
+    """Experts, then the small experts of their groups over the result."""
+    experts = blocks.shape.experts
+    logits = blocks.matmul(tensor, experts.count)
+    out = blocks.routed(tensor, logits)
+    small = blocks.routed(out, logits, grouped=True)
+    return blocks.add(out, blocks.graph.like(small))
