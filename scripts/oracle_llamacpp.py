@@ -49,6 +49,8 @@ def random_case(r: Random, *, recurrent: bool) -> dict[str, Any]:
         case["type_v"] = case["type_k"] if r.random() < 0.6 else r.choice(list(TYPES))
     if recurrent and r.random() < 0.4:
         case["n_rs_seq"] = r.choice([1, 3])
+    if r.random() < 0.5:  # the server's outputs are few, the C API's default is the whole batch
+        case["n_outputs_max"] = max(case["n_seq_max"], r.choice([1, 4, 64]))
     return case
 
 
@@ -199,7 +201,7 @@ def predict(arch: str, keys: dict[str, Any], case: dict[str, Any]) -> dict[str, 
         {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in keys.items()}}
     )
     flags = {FLAGS.get(name, name): value for name, value in case.items()}
-    flags["n_outputs_max"] = 0  # the C API reserves outputs for the whole batch
+    flags.setdefault("n_outputs_max", 0)  # the C API reserves outputs for the whole batch
     try:
         budget = kvproof.budget(model, kvproof.Deployment("llamacpp@b11549", **flags))
     except kvproof.KvproofError as error:
