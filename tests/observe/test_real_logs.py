@@ -16,7 +16,7 @@ LOGS = sorted(FOLDER.glob("vllm-*.log"))
 def test_every_figure_of_a_real_log_is_predicted(path: Path) -> None:
     report = kvproof.check(path, model=path.with_suffix(".json"))
     assert report.log.version == "0.32.0"
-    assert report.log.flags["device"] == "CPU"
+    assert report.log.on_cpu
     assert {row.name for row in report.rows} >= {"kv_cache_tokens", "max_concurrency"}
     assert not report.off
     assert not report.warnings

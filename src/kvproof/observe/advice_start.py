@@ -25,8 +25,11 @@ _TOKENS = 4096
 
 def refused_advice(log: Log) -> tuple[str, ...]:
     """vLLM asks for more than is free at the start."""
-    free, total = log.value("free_memory"), log.value("total_gpu_memory")
+    free = log.value("free_memory")
+    total = log.value("total_gpu_memory") or log.value("node_memory")
     asked = log.value("requested_memory")
+    if any("less than requested memory for kv" in line.lower() for line in log.problems):
+        return _node_advice(log)
     if not any("less than desired" in line.lower() for line in log.problems):
         return ()
     if free is None or total is None or asked is None:
@@ -37,6 +40,18 @@ def refused_advice(log: Log) -> tuple[str, ...]:
         f"--gpu-memory-utilization {share:.2f} (it is {given:g}): "
         f"{free / GIB:.2f} of {total / GIB:.2f} GiB are free",
         f"or free {show_bytes(asked - free)}: other processes hold {show_bytes(total - free)}",
+    )
+
+
+def _node_advice(log: Log) -> tuple[str, ...]:
+    """vLLM on a CPU: the cache of one rank is larger than what is free on its memory node."""
+    free, asked = log.value("free_memory"), log.value("requested_kv_memory")
+    if free is None or asked is None:
+        return ("lower VLLM_CPU_KVCACHE_SPACE or --gpu-memory-utilization",)
+    return (
+        f"VLLM_CPU_KVCACHE_SPACE={math.floor(free / GIB)} or less (it asks for {asked / GIB:g}): "
+        f"{free / GIB:.2f} GiB are free for all ranks of the node",
+        f"or free {show_bytes(asked - free)} of the node's memory",
     )
 
 

@@ -122,6 +122,12 @@ def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
             return accelerator(log.gpu.replace("_", " ")).name
         except UsageError:
             assumptions.append(f"the GPU {log.gpu!r} is not in the table")
+    if log.on_cpu:
+        assumptions.append(
+            "vLLM's CPU backend: the cache lies in host memory, VLLM_CPU_KVCACHE_SPACE GiB a rank "
+            "or what the worker leaves of its share"
+        )
+        return None
     total = log.value("total_gpu_memory")
     vendor = "NVIDIA" if log.engine == "tensorrt_llm" else None
     near = by_memory(total, vendor) if total else []

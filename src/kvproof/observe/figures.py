@@ -70,6 +70,11 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     modules: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether vLLM's CPU backend printed it: the cache lies in host memory."""
+        return self.engine == "vllm" and str(self.flags.get("device", "")).lower() == "cpu"
+
     def all(self, name: str) -> tuple[Figure, ...]:
         """Every figure of that name, in the order printed."""
         return tuple(figure for figure in self.figures if figure.name == name)

@@ -17,7 +17,7 @@ TOKENS = "concurrency x length"
 def ledger_rows(log: Log) -> list[Comparison]:
     """The rows that hold whatever the model is."""
     makers = {
-        "vllm": (_vllm_budget, _vllm_tokens),
+        "vllm": (_node_share, _vllm_budget, _vllm_tokens),
         "sglang": (_sglang_total,),
         "tensorrt_llm": (_trt_share,),
         "llamacpp": (_llama_sums,),
@@ -44,7 +44,8 @@ def _vllm_budget(log: Log) -> list[Comparison]:
         total = None if card is None else _times(card, float(share))
     peak = log.get("peak_torch_memory")
     parts = _charged(log)
-    if pool is None or total is None or (len(parts) < 2 and peak is None):
+    least = 1 if log.get("node_memory") is not None else 2
+    if pool is None or total is None or (len(parts) < least and peak is None):
         return []
     if peak is not None and log.get("non_torch") is not None:
         parts = [peak, log.get("non_torch")]  # type: ignore[list-item]
@@ -57,6 +58,17 @@ def _vllm_budget(log: Log) -> list[Comparison]:
         value, step = value - estimated.value, step + estimated.step
     cause = "a term outside the printed parts: graphs (0.21 and later), or memory of others"
     return [_sum_row(pool, value, step + pool.step, "budget as printed", cause)]
+
+
+def _node_share(log: Log) -> list[Comparison]:
+    """On a CPU: requested = the memory node's bytes x utilization."""
+    asked, node = log.get("requested_memory"), log.get("node_memory")
+    share = log.flags.get("gpu_memory_utilization")
+    if asked is None or node is None or not isinstance(share, float | int):
+        return []
+    whole = _times(node, float(share))
+    cause = "another gpu_memory_utilization than the log's flags say"
+    return [_sum_row(asked, whole.value, whole.step + asked.step, "share of the node", cause)]
 
 
 def graphs_charged(log: Log, shares: tuple[float, ...]) -> bool | None:
@@ -85,6 +97,8 @@ def _charged(log: Log) -> list[Figure]:
     names = ("consumed", "peak_activation")
     if log.get("consumed") is None:
         names = ("weights", "peak_activation", "non_torch")  # type: ignore[assignment]
+    elif log.get("node_memory") is not None:  # on a CPU one figure is all that is not the cache
+        names = ("consumed",)  # type: ignore[assignment]
     found = [log.get(name) for name in names]
     return [figure for figure in found if figure is not None] if all(found) else []
 

@@ -74,7 +74,8 @@ _COMMANDS = (
 _PROBLEMS = (
     "to serve at least one request", "kv cache is needed", "no available memory for the cache",
     "larger than the maximum number of tokens", "exceeds available mamba",
-    "less than desired gpu memory utilization", "not enough memory. please try",
+    "less than desired gpu memory utilization", "less than desired cpu memory utilization",
+    "less than requested memory for kv", "not enough memory. please try",
     "out of memory", "leave no gpu memory", "cannot meet free memory target",
     "failed to allocate", "insufficient memory", "requires more system memory",
     "too large for system", "must be large enough to process at least 1 sequence",

@@ -35,7 +35,8 @@ def report_text(report: Report) -> str:
     """The report for a terminal: what was read, the table, what is off, what to change."""
     log = report.log
     head = f"{log.program} {log.version or '(version unknown)'}"
-    about = [report.model or "model unknown", report.gpu or "GPU unknown"]
+    where = "on a CPU" if log.on_cpu else report.gpu or "GPU unknown"
+    about = [report.model or "model unknown", where]
     parts = [f"{heading(head)}\n  " + ", ".join(about) + f"; {counted(log.lines, 'line')} read"]
     if report.rows:
         parts.append(f"{heading('Printed against predicted')}\n{comparisons(report.rows)}")

@@ -11,6 +11,7 @@ from kvproof.observe.rows import Row
 
 _V0 = "vllm/worker/worker.py"
 _V1 = "vllm/v1/worker/gpu_worker.py"
+_CPU = "vllm/v1/worker/cpu_worker.py"
 _V1_CACHE = "vllm/v1/core/kv_cache_utils.py"
 _RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 _QUOTED = "quoted"
@@ -86,8 +87,19 @@ ROWS = (
         "vllm/utils/mem_utils.py"),
     Row("available kv cache memory", r"available KV cache memory(?: is)?:? "
         r"{available_kv_memory:size}", "any", _V1),
-    Row("for kv cache on node", r"explicitly set \({available_kv_memory:gib}/{free_memory:gib}\) "
-        r"GiB for KV cache", "0.11+ on CPU", "vllm/v1/worker/cpu_worker.py"),
+    Row("explicitly set (", r"explicitly set \({available_kv_memory:gib}/{node_memory:gib}\) "
+        r"GiB for KV cache", "0.11+ on CPU", _CPU),
+    Row("auto set (", r"auto set \({available_kv_memory:gib}/{node_memory:gib}\) GiB for KV cache "
+        r"on node \d{1,4}, with {requested_memory:size} requested memory for the worker\. "
+        r"{consumed:size} memory was consumed", "0.11+ on CPU", _CPU),
+    Row("less than desired cpu", r"memory on node \d{1,4} \({free_memory:gib}/{node_memory:gib} "
+        r"GiB\) on startup is less than desired CPU memory utilization "
+        r"\({flag.gpu_memory_utilization:num}, {requested_memory:size}\)", "0.11+ on CPU", _CPU),
+    Row("less than requested memory for kv", r"memory on node \d{1,4} \({free_memory:gib}/"
+        r"{node_memory:gib} GiB\) on kv cache allocation is less than requested memory for kv "
+        r"\({requested_kv_memory:gib}", "0.11+ on CPU", _CPU),
+    Row("device_config=cpu", r"device_config={flag.device:word}", "0.8+ on CPU",
+        "vllm/v1/engine/core.py"),
     Row("ssm cache type", r"reset SSM cache type to {flag.mamba_ssm_cache_dtype:word}",
         "0.31+ on CPU", "vllm/platforms/cpu.py"),
     Row("cpu kv cache size", r"\b{flag.device:word} KV cache size", "0.11+ on CPU", _V1_CACHE),
