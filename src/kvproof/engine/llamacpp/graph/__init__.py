@@ -7,7 +7,8 @@ import functools
 from kvproof.engine.llamacpp.context import Context
 from kvproof.engine.llamacpp.graph.allocator import peak_bytes
 from kvproof.engine.llamacpp.graph.plain import plain_graph
-from kvproof.engine.llamacpp.graph.shape import Shape, shape_of
+from kvproof.engine.llamacpp.graph.reading import shape_of
+from kvproof.engine.llamacpp.graph.shape import Shape
 from kvproof.model.types import Model
 
 

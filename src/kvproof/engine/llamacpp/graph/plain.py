@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from kvproof.engine.llamacpp.graph.blocks import Blocks
 from kvproof.engine.llamacpp.graph.latent import latent_attended
-from kvproof.engine.llamacpp.graph.shape import Layer, Shape
+from kvproof.engine.llamacpp.graph.mixers import mixed
+from kvproof.engine.llamacpp.graph.shape import Layer, Mixer, Shape
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 
 # The feed-forward reads what the attention read; in this order the sums are made.
@@ -17,11 +18,15 @@ _SAME = frozenset({"fas", "afs", "fsa"})
 def plain_graph(shape: Shape) -> Graph:
     """The whole graph: embedding, layers, norm and logits."""
     blocks = Blocks(shape)
+    rows = _layer_rows(blocks) if shape.layer_width else None
     stream = _embedded(blocks)
     skip = stream if shape.recipe.skips else None
+    per_layer = _layer_inputs(blocks, stream, rows) if rows else None
     for layer in shape.layers:
         last = layer is shape.layers[-1] and shape.recipe.rows == "last layer"
         stream = _layer(blocks, layer, stream, skip, last=last)
+        if per_layer is not None:
+            stream = _with_input(blocks, stream, per_layer, last=last)
     ending(blocks, stream)
     return blocks.graph
 
@@ -52,14 +57,47 @@ def _embedded(blocks: Blocks) -> Tensor:
     return blocks.norm(stream) if recipe.embedding_norm else stream
 
 
+def _layer_rows(blocks: Blocks) -> Tensor:
+    """Rows of the table that holds what every layer adds for a token."""
+    graph, shape = blocks.graph, blocks.shape
+    width = shape.layer_width * shape.layer_count
+    rows = graph.new((width, shape.tokens), (graph.input(shape.tokens),))
+    graph.expand(rows)
+    return rows
+
+
+def _layer_inputs(blocks: Blocks, stream: Tensor, rows: Tensor) -> Tensor:
+    """What every layer adds for its tokens: a table's rows and a projection of the embedding."""
+    graph, shape = blocks.graph, blocks.shape
+    width, count, tokens = shape.layer_width, shape.layer_count, shape.tokens
+    projected = graph.view(blocks.matmul(stream, width * count), width, count, tokens)
+    scaled = graph.view(graph.like(rows), width, count, tokens)
+    total = blocks.add(graph.like(projected), scaled)
+    turned = graph.view(total, width, tokens, count, strides=total.strides)
+    return blocks.contiguous(turned)
+
+
+def _with_input(blocks: Blocks, stream: Tensor, per_layer: Tensor, *, last: bool) -> Tensor:
+    gate = blocks.graph.like(blocks.matmul(stream, blocks.shape.layer_width))
+    own = blocks.graph.view(per_layer, blocks.shape.layer_width, blocks.shape.tokens)
+    if last:
+        own = blocks.chosen_rows(own)
+    added = blocks.matmul(blocks.graph.like(gate, own), blocks.shape.hidden)
+    return blocks.add(stream, blocks.norm(added))
+
+
 def _layer(
     blocks: Blocks, layer: Layer, stream: Tensor, skip: Tensor | None, *, last: bool
 ) -> Tensor:
     recipe = blocks.shape.recipe
+    normed = blocks.norm(stream) if recipe.norms_before else stream
+    if recipe.single:
+        return _single(blocks, layer, normed, stream, last=last)
+    if recipe.both and layer.mixer is not None:
+        return _both(blocks, layer, layer.mixer, normed, stream, last=last)
     logits = None
     if recipe.routing and recipe.routing.early:
         logits = blocks.matmul(stream, blocks.shape.experts.count)
-    normed = blocks.norm(stream) if recipe.norms_before else stream
     attended = _attended(blocks, layer, normed, stream)
     if recipe.norms_after and recipe.rows_after_norm:
         attended = blocks.norm(attended)
@@ -72,14 +110,54 @@ def _layer(
         attended = blocks.norm(attended)
     if recipe.residual != "serial":
         return _parallel(blocks, layer, normed, attended, stream)
-    middle = blocks.add(attended, stream)
-    if recipe.routing and recipe.routing.beside == "arctic":
-        return _arctic(blocks, layer, middle, stream)
+    out = _serial(blocks, layer, attended, stream, logits)
+    return blocks.add(out, blocks.graph.like(skip)) if skip else out
+
+
+def _serial(
+    blocks: Blocks, layer: Layer, attended: Tensor, stream: Tensor, logits: Tensor | None
+) -> Tensor:
+    """Attention added to the stream, then the feed-forward of the sum."""
+    recipe = blocks.shape.recipe
+    middle = _sum(blocks, attended, stream)
+    beside = recipe.routing.beside if recipe.routing and layer.routed else ""
+    if beside == "arctic":
+        return _arctic(blocks, middle, stream)
+    if beside == "gemma":
+        return blocks.add(blocks.norm(_gemma(blocks, layer, middle)), middle)
     fed = feed(blocks, layer, blocks.norm(middle) if recipe.norms_before else middle, logits)
     if recipe.norms_after:
         fed = blocks.norm(fed)
-    out = blocks.add(fed, middle)
-    return blocks.add(out, blocks.graph.like(skip)) if skip else out
+    return _sum(blocks, fed, middle)
+
+
+def _sum(blocks: Blocks, made: Tensor, stream: Tensor) -> Tensor:
+    if blocks.shape.recipe.stream_first:
+        return blocks.add(stream, made)
+    return blocks.add(made, stream)
+
+
+def _single(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor, *, last: bool) -> Tensor:
+    """A mixer, attention or a feed-forward, added to the stream."""
+    if layer.mixer is not None or layer.attends:
+        made = _attended(blocks, layer, normed, stream)
+    else:
+        made = feed(blocks, layer, normed)
+    if last:
+        made, stream = blocks.chosen_rows(made), blocks.chosen_rows(stream)
+    return blocks.add(made, stream)
+
+
+def _both(
+    blocks: Blocks, layer: Layer, mixer: Mixer, normed: Tensor, stream: Tensor, *, last: bool
+) -> Tensor:
+    """Attention and a mixer beside each other, then a feed-forward."""
+    attended = _attention(blocks, layer, normed, stream)
+    made = mixed(blocks, mixer, blocks.norm(stream))
+    middle = blocks.add(blocks.add(attended, made), stream)
+    if last:
+        middle = blocks.chosen_rows(middle)
+    return blocks.add(feed(blocks, layer, blocks.norm(middle)), middle)
 
 
 def _parallel(
@@ -96,6 +174,13 @@ def _parallel(
 
 
 def _attended(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> Tensor:
+    """What a layer's mixer or its attention makes of the normed stream."""
+    if layer.mixer is not None:
+        return mixed(blocks, layer.mixer, normed)
+    return _attention(blocks, layer, normed, stream)
+
+
+def _attention(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> Tensor:
     """The layer's attention, gated where the architecture gates it, through its last weight."""
     shape, recipe = blocks.shape, blocks.shape.recipe
     if layer.latent is not None:
@@ -103,14 +188,27 @@ def _attended(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> T
         return out
     source = blocks.norm(stream) if shape.second_norm else normed
     query, key, value = blocks.heads_of(source, layer)
+    gate = None
+    if recipe.gate == "queries":  # one weight makes queries and a gate for them
+        both = blocks.matmul(source, 2 * layer.heads * layer.k_dim)
+        query, gate = (
+            blocks.graph.view(both, layer.k_dim, layer.heads, shape.tokens, strides=both.strides)
+            for _ in "qg"
+        )
     if shape.queries_norm == "head":
         query, key = blocks.norm(query), blocks.norm(key)
     if layer.rotates:
         query, key = blocks.rope(query), blocks.rope(key)
     elif recipe.temperature:
         query = blocks.graph.like(query, blocks.input("temperature", shape.tokens))
-    attended = blocks.attention(layer, query, key, value, project=not recipe.gate)
-    if recipe.gate == "all":
+    if recipe.values_norm:
+        value = blocks.norm(value)
+    stored = (key, value) if layer.stores else (None, None)
+    attended = blocks.attention(layer, query, *stored, project=not recipe.gate)
+    if gate is not None:
+        flat = blocks.contiguous(gate, layer.heads * layer.k_dim, shape.tokens)
+        attended = blocks.matmul(blocks.graph.like(attended, flat), shape.hidden)
+    elif recipe.gate == "all":
         gate = blocks.graph.like(blocks.matmul(normed, attended.shape[0]))
         attended = blocks.matmul(blocks.graph.like(attended, gate), shape.hidden)
     elif recipe.gate == "heads":
@@ -123,12 +221,21 @@ def _attended(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> T
     return attended
 
 
-def _arctic(blocks: Blocks, layer: Layer, middle: Tensor, stream: Tensor) -> Tensor:
+def _arctic(blocks: Blocks, middle: Tensor, stream: Tensor) -> Tensor:
     """A narrow dense feed-forward, and experts that read the layer's input."""
     width = blocks.shape.hidden
     fed = blocks.feed_forward(blocks.norm(middle), width, blocks.shape.recipe.feed_forward)
     total = blocks.add(fed, middle)
     return blocks.add(blocks.routed(blocks.norm(stream)), total)
+
+
+def _gemma(blocks: Blocks, layer: Layer, middle: Tensor) -> Tensor:
+    """A dense feed-forward and experts beside each other, each with norms of its own."""
+    dense = blocks.feed_forward(blocks.norm(middle), layer.wide, blocks.shape.recipe.feed_forward)
+    dense = blocks.norm(dense)
+    logits = blocks.matmul(blocks.norm(middle), blocks.shape.experts.count)
+    routed = blocks.norm(blocks.routed(blocks.norm(middle), logits))
+    return blocks.add(dense, routed)
 
 
 def feed(blocks: Blocks, layer: Layer, tensor: Tensor, logits: Tensor | None = None) -> Tensor:

@@ -1,0 +1,194 @@
+"""Layers that keep a state instead of a cache: Mamba, Mamba 2, gated delta, short convolutions.
+
+Source: llama.cpp's src/models/mamba-base.cpp, delta-net-base.cpp, qwen35.cpp, lfm2.cpp
+and llama-graph.cpp (build_rs), b11549.
+"""
+
+from __future__ import annotations
+
+from kvproof.engine.llamacpp.graph.blocks import Blocks
+from kvproof.engine.llamacpp.graph.shape import Mixer
+from kvproof.engine.llamacpp.graph.tensors import Tensor
+
+_F32 = 4
+
+
+def mixed(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
+    """What a layer's mixer adds to the residual stream."""
+    if mixer.kind == "mamba1":
+        return _mamba(blocks, mixer, normed)
+    if mixer.kind == "mamba2":
+        return _mamba2(blocks, mixer, normed)
+    if mixer.kind == "gdn":
+        return _delta(blocks, mixer, normed)
+    return _short_conv(blocks, mixer, normed)
+
+
+def _rows(blocks: Blocks) -> Tensor:
+    """Which states the batch's sequences read."""
+    return blocks.input("states", blocks.shape.sequences)
+
+
+def state(blocks: Blocks, *shape: int) -> Tensor:
+    """The sequences' states, copied out of the cache at once."""
+    read = blocks.graph.new((*shape, blocks.shape.sequences), (_rows(blocks),))
+    blocks.graph.expand(read)
+    return read
+
+
+def stored(blocks: Blocks, source: Tensor, planes: int = 1) -> None:
+    """Copy a part of `source` back into the cache, once for every state that is kept."""
+    for _ in range(planes):
+        part = blocks.graph.view(source, 1)
+        blocks.graph.expand(blocks.graph.view(blocks.graph.outside(1), 1, more=(part,)))
+
+
+def _split(blocks: Blocks, source: Tensor, *shape: int) -> Tensor:
+    """A part of every token's numbers: a view with gaps."""
+    return blocks.graph.view(source, *shape, strides=source.strides)
+
+
+def convolved(blocks: Blocks, mixer: Mixer, before: Tensor, entering: Tensor) -> Tensor:
+    """States and new columns behind each other, kept, and the convolution over them."""
+    graph, each = blocks.graph, blocks.shape.tokens // blocks.shape.sequences
+    sequences, channels = blocks.shape.sequences, mixer.channels
+    length = mixer.kernel - 1 + each
+    whole = graph.new((length, channels, sequences), (graph.view(before, 1), entering))
+    stored(blocks, whole, min(each, mixer.planes))
+    return graph.new((channels, each, sequences), (whole,))
+
+
+def _scan(blocks: Blocks, scanned: Tensor, elements: int) -> None:
+    """Run a scan, copy the states that it did not read, and keep what it ended in."""
+    others = blocks.shape.sequences - 1
+    blocks.graph.expand(scanned)
+    if others:
+        rest = blocks.graph.new((elements, others), (_rows(blocks),))
+        blocks.graph.expand(rest)
+        stored(blocks, rest)
+    stored(blocks, scanned)
+
+
+def _mamba2(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    heads, width, size = mixer.shape
+    inner = heads * width
+    before = state(blocks, (mixer.kernel - 1) * mixer.channels)
+    projected = blocks.matmul(normed, inner + mixer.channels + heads)
+    whole = graph.view(projected, projected.shape[0], each, sequences)
+    signal = convolved(blocks, mixer, before, _split(blocks, whole, mixer.channels, each))
+    values = _split(blocks, signal, width, heads, each, sequences)
+    steps = blocks.contiguous(_split(blocks, whole, heads, each, sequences), heads, each, sequences)
+    parts = [_split(blocks, signal, size, mixer.groups, each, sequences) for _ in "BC"]
+    scanned = graph.new(
+        (inner * shape.tokens + mixer.planes * inner * size * sequences,),
+        (values, steps, *parts, _rows(blocks)),
+    )
+    _scan(blocks, scanned, inner * size)
+    gate = blocks.contiguous(_split(blocks, whole, width, heads, each, sequences),
+                             width, heads, each, sequences)  # fmt: skip
+    out = graph.view(scanned, width, heads, each, sequences)
+    direct = graph.new((width, heads, each, sequences), (values,), reuses=True)
+    total = graph.new(direct.shape, (out, direct), reuses=True)
+    gated = graph.new(total.shape, (gate, total))
+    if mixer.normed:
+        groups = graph.view(gated, inner // mixer.groups, mixer.groups, each, sequences)
+        gated = graph.new(groups.shape, (groups,), reuses=True)
+    return blocks.matmul(graph.view(gated, inner, shape.tokens), shape.hidden)
+
+
+def _mamba(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    inner, size = mixer.shape[0], mixer.shape[1]
+    before = state(blocks, (mixer.kernel - 1) * inner)
+    entering = graph.view(normed, normed.shape[0], each, sequences)
+    both = blocks.matmul(entering, 2 * inner)
+    signal = convolved(blocks, mixer, before, _split(blocks, both, inner, each, sequences))
+    parts = blocks.matmul(signal, mixer.rank + 2 * size)
+    low = graph.new((mixer.rank, each, sequences), (_split(blocks, parts, 1),), reuses=True)
+    steps = blocks.matmul(low, inner)
+    pair = [_split(blocks, parts, size, 1, each, sequences) for _ in "BC"]
+    if mixer.normed:
+        pair = [graph.new(part.shape, (part,), reuses=True) for part in pair]
+    scanned = graph.new(
+        (inner * shape.tokens + inner * size * sequences,),
+        (graph.view(signal, 1, inner, each, sequences), steps, *pair, _rows(blocks)),
+    )
+    _scan(blocks, scanned, inner * size)
+    gate = blocks.contiguous(_split(blocks, both, inner, each, sequences), inner, each, sequences)
+    out = graph.view(scanned, inner, each, sequences)
+    total = graph.new(signal.shape, (out, graph.like(signal)), reuses=True)
+    gated = graph.new(total.shape, (gate, total))
+    return graph.view(blocks.matmul(gated, shape.hidden), shape.hidden, shape.tokens)
+
+
+def _short_conv(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each, width = shape.sequences, shape.tokens // shape.sequences, mixer.channels
+    entering = graph.view(normed, normed.shape[0], each, sequences)
+    three = blocks.matmul(entering, 3 * width)
+    parts = [_split(blocks, three, width, each, sequences) for _ in range(3)]
+    before = state(blocks, (mixer.kernel - 1) * width)
+    product = graph.new((width, each, sequences), parts[:2], reuses=True)
+    signal = convolved(blocks, mixer, before, graph.view(product, each, width, sequences))
+    gated = graph.new(signal.shape, (parts[2], signal), reuses=True)
+    out = blocks.matmul(gated, shape.hidden)
+    return graph.view(out, shape.hidden, shape.tokens)
+
+
+def _delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
+    """A gated delta rule: queries, keys and values through one convolution, a gated norm after."""
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    heads, key, value = mixer.shape
+    graph.expand(normed)
+    before = state(blocks, (mixer.kernel - 1) * mixer.channels)
+    three = graph.view(blocks.matmul(normed, mixer.channels), mixer.channels, each, sequences)
+    signal = convolved(blocks, mixer, before, graph.view(three, each, mixer.channels, sequences))
+    held = state(blocks, heads * key * value)
+    query, keys = (_delta_heads(blocks, mixer, signal) for _ in "qk")
+    values = _split(blocks, signal, value, heads, each, sequences)
+    decay, strength = _delta_gates(blocks, mixer, normed)
+    numbers = heads * value * (shape.tokens + mixer.planes * key * sequences)
+    made = graph.new((numbers,), (query, keys, values, decay, strength, graph.view(held, 1)))
+    graph.expand(graph.view(graph.outside(1), 1, more=(graph.view(made, 1),)))
+    out = graph.view(made, value, heads, each, sequences)
+    even = graph.new(out.shape, (out,), reuses=True)
+    gate = graph.view(blocks.matmul(normed, heads * value), value, heads, each, sequences)
+    product = graph.like(even, graph.new(gate.shape, (gate,), reuses=True))
+    flat = graph.view(product, heads * value, each, sequences)
+    return graph.view(blocks.matmul(flat, shape.hidden), shape.hidden, shape.tokens)
+
+
+def _delta_heads(blocks: Blocks, mixer: Mixer, signal: Tensor) -> Tensor:
+    """Normed queries or keys, repeated for the heads of values where the operation does not."""
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    heads, key = mixer.shape[:2]
+    part = _split(blocks, signal, key, mixer.groups, each, sequences)
+    even = graph.new(part.shape, (part,), reuses=True)
+    if not shape.recipe.joined_gates or heads == mixer.groups:
+        return even
+    repeated = graph.new((key, heads // mixer.groups, mixer.groups, shape.tokens),
+                         (graph.view(even, key, 1, mixer.groups, shape.tokens),))  # fmt: skip
+    return graph.view(repeated, key, heads, each, sequences)
+
+
+def _delta_gates(blocks: Blocks, mixer: Mixer, normed: Tensor) -> tuple[Tensor, Tensor]:
+    """How much of the state decays, and how much of the new value is written, for every head."""
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each, heads = shape.sequences, shape.tokens // shape.sequences, mixer.shape[0]
+    if shape.recipe.joined_gates:
+        both = blocks.matmul(normed, 2 * heads)
+        decay, strength = (
+            blocks.contiguous(_split(blocks, both, heads, each, sequences), heads, each, sequences)
+            for _ in "ab"
+        )
+        return decay, strength
+    made = []
+    for _ in "ab":
+        flat = graph.view(blocks.matmul(normed, heads), heads, each, sequences)
+        made.append(graph.new(flat.shape, (flat,), reuses=True))
+    return made[0], made[1]

@@ -1,0 +1,312 @@
+"""The shape of a model's graph, from its slots and its metadata or config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kvproof.engine.llamacpp.context import Context, expands_latents, pad
+from kvproof.engine.llamacpp.facts import fact, facts_by_layer
+from kvproof.engine.llamacpp.graph.recipes import Recipe, Routing, recipe_of
+from kvproof.engine.llamacpp.graph.shape import Experts, Latent, Layer, Mixer, Shape
+from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
+from kvproof.kinds import (
+    ChunkedSlot,
+    ConvSlot,
+    FullSlot,
+    IndexerSlot,
+    LatentSlot,
+    RecurrentSlot,
+    SharedSlot,
+    SlidingSlot,
+    Slot,
+)
+from kvproof.model.types import Model
+
+_SECTIONS = 4
+_LEADING, _PERIOD, _ROUNDS = 6, 13, 2
+_QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
+
+
+def shape_of(model: Model, context: Context) -> Shape | None:
+    """The graph's shape, None for an architecture whose graph is not known."""
+    recipe = recipe_of(context.arch)
+    layers = _layers(model, context, recipe) if recipe else ()
+    if recipe is None or not layers:
+        return None
+    windows = [slot.chunk if isinstance(slot, ChunkedSlot) else slot.window
+               for slot in model.slots if isinstance(slot, SlidingSlot | ChunkedSlot)]  # fmt: skip
+    windowed = applies_windows(context) and bool(windows)
+    tokens = pad(context.ubatch, context.sequences)
+    return Shape(
+        recipe=recipe,
+        hidden=model.hidden_size,
+        vocabulary=model.vocab_size,
+        layers=_distinct(layers),
+        experts=_experts(model, recipe.routing),
+        tokens=tokens,
+        outputs=context.outputs,
+        sequences=context.sequences,
+        streams=context.streams,
+        cells=context.sequence_cells,
+        sliding_cells=sliding_cells(context, windows[0], unified=context.unified) if windows else 0,
+        windowed=windowed,
+        flash=context.flash,
+        k=context.k.name,
+        v=context.v.name,
+        widest_value=max(layer.kv_heads * layer.v_dim for layer in layers),
+        position_parts=_position_parts(model, recipe),
+        scaled=bool(recipe.routing and recipe.routing.scales) and _described_only(model),
+        mean_norm=recipe.norm == "mean"
+        or (
+            recipe.norm == "eps"
+            and not _number(model, "attention.layer_norm_rms_epsilon", "rms_norm_eps")
+        ),
+        queries_norm=_queries_norm(model, recipe),
+        fused_width=_fused_width(model, recipe, layers[0]),
+        layer_width=fact(model, "embedding_length_per_layer_input", "hidden_size_per_layer_input")
+        if recipe.layer_inputs
+        else 0,
+        layer_count=model.layers,
+        second_norm=recipe.second_norm
+        and (_described_only(model) or max(layer.kv_heads for layer in layers) > 1),
+    )
+
+
+def _queries_norm(model: Model, recipe: Recipe) -> str:
+    """Whether queries and keys are normed: by head, by row, or not."""
+    name, _, condition = recipe.queries_norm.partition(" if ")
+    if not condition:
+        return name
+    inner = model.text_config.get("attn_config")
+    settings = {**model.text_config, **(inner if isinstance(inner, dict) else {})}
+    said = any(settings.get(key) is True for key in _QUERY_NORMS)
+    return name if said or (condition == "any" and _described_only(model)) else "none"
+
+
+def _fused_width(model: Model, recipe: Recipe, layer: Layer) -> int:
+    """Outputs of the one weight of queries, keys and values, 0 where there are three."""
+    if recipe.fused == "no" or (recipe.fused == "in files" and _described_only(model)):
+        return 0
+    if recipe.fused_hidden:
+        heads = layer.kv_heads * (layer.k_dim + layer.v_dim) if recipe.fused_hidden == 1 else 0
+        return recipe.fused_hidden * model.hidden_size + heads
+    return layer.heads * layer.k_dim + layer.kv_heads * (layer.k_dim + layer.v_dim)
+
+
+def _distinct(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """The layers without repetitions that cannot change the peak.
+
+    Every layer ends with one tensor alive, whose place alternates; so after two rounds of the
+    pattern of layers the memory is as it was two rounds before. Such pairs of rounds are left out.
+    """
+    if any(layer.latent and layer.latent.index_dim for layer in layers):
+        return layers  # each has a constant of its own, made before everything else
+    kinds = [msgspec.structs.replace(layer, index=0) for layer in layers]
+    for start in range(min(_LEADING, len(layers))):
+        for period in range(1, _PERIOD):
+            if kinds[start:-period] == kinds[start + period :]:
+                rounds = (len(layers) - start) // (2 * period) - _ROUNDS
+                left = start + 2 * period * _ROUNDS
+                return layers[:left] + layers[left + 2 * period * max(rounds, 0) :]
+    return layers
+
+
+def _position_parts(model: Model, recipe: Recipe) -> int:
+    """Numbers of a position: four where rotary sections are for time, height and width."""
+    if recipe.sectioned:
+        sections = _raw(model, "rope.dimension_sections", "mrope_section")
+        if isinstance(sections, list | tuple) and all(sections[:2]):
+            return _SECTIONS
+    return recipe.position_parts
+
+
+def _described_only(model: Model) -> bool:
+    """Whether a GGUF file's metadata came without tensors: llama.cpp then makes optional ones."""
+    return model.source.origin == "dict" and "general.architecture" in model.config
+
+
+def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]:
+    windowed = applies_windows(context) and any(
+        isinstance(slot, SlidingSlot | ChunkedSlot) for slot in model.slots
+    )
+    heads = facts_by_layer(model, "attention.head_count", "num_attention_heads")
+    wide = facts_by_layer(model, "feed_forward_length", "intermediate_size", "ffn_hidden_size",
+                          "n_inner")  # fmt: skip
+    leads = recipe.routing is not None and recipe.routing.leading
+    dense = fact(model, "leading_dense_block_count", "first_k_dense_replace") if leads else 0
+    clamps = _clamps(model, recipe)
+    spread = recipe.routing is not None and recipe.routing.interleaved
+    step = fact(model, "interleave_moe_layer_step", "interleave_moe_layer_step") if spread else 1
+    made: list[Layer] = []
+    own: dict[int, Slot] = {
+        slot.layer: slot for slot in model.slots
+        if isinstance(slot, FullSlot | SharedSlot | LatentSlot)
+    }  # fmt: skip
+    indexers = {slot.layer: slot for slot in model.slots if isinstance(slot, IndexerSlot)}
+    for index in range(model.layers):
+        slot = own.get(index)
+        if isinstance(slot, SharedSlot) and slot.source_layer is not None:
+            slot = own.get(slot.source_layer)
+        latent = None
+        if isinstance(slot, LatentSlot):
+            latent = _latent(model, slot, indexers.get(index))
+            slot = _as_heads(slot, latent)
+        mixer = _mixer(model, context, recipe, index)
+        attends = isinstance(slot, FullSlot)
+        if not isinstance(slot, FullSlot):
+            if mixer is None and not recipe.single:
+                return ()
+            slot = FullSlot(layer=index, kv_heads=0, k_dim=0, v_dim=0)
+        slides = windowed and isinstance(slot, SlidingSlot | ChunkedSlot)
+        made.append(Layer(
+            index=index,
+            heads=heads[index] if index < len(heads) else model.attention_heads,
+            kv_heads=slot.kv_heads, k_dim=slot.k_dim, v_dim=slot.v_dim,
+            sliding=slides,
+            latent=latent, mixer=mixer, attends=attends,
+            stores=not isinstance(own.get(index), SharedSlot),
+            wide=_wide(model, recipe, wide[index] if index < len(wide) else 0,
+                       shares=isinstance(own.get(index), SharedSlot)),
+            clamped=index < len(clamps) and clamps[index],
+            routed=bool(recipe.routing and model.experts and index >= dense
+                        and (index + 1) % max(step, 1) == 0),
+            rotates=_rotates(recipe, index, slides or index < dense, windowed, model.layers),
+        ))  # fmt: skip
+    return tuple(made)
+
+
+_MIXERS = frozenset({"mamba1", "mamba2", "short_conv", "gdn"})
+
+
+def _mixer(model: Model, context: Context, recipe: Recipe, index: int) -> Mixer | None:
+    """The mixer of a layer, None where it has none."""
+    slots = [slot for slot in model.slots if slot.layer == index]
+    conv = next((slot for slot in slots if isinstance(slot, ConvSlot)), None)
+    if conv is None or conv.mixer not in _MIXERS:
+        return None
+    state = next((slot for slot in slots if isinstance(slot, RecurrentSlot)), None)
+    groups = fact(model, "ssm.group_count", "n_groups", "mamba_n_groups", "linear_num_key_heads")
+    normed = recipe.mixer_norms == "yes" or (
+        recipe.mixer_norms == "in files" and _described_only(model)
+    )
+    return Mixer(
+        kind=conv.mixer, channels=conv.channels, kernel=conv.kernel,
+        shape=state.shape if state else (), groups=max(groups, 1),
+        rank=fact(model, "ssm.time_step_rank", "time_step_rank", "mamba_dt_rank"),
+        planes=context.planes, normed=normed,
+    )  # fmt: skip
+
+
+def _wide(model: Model, recipe: Recipe, width: int, *, shares: bool) -> int:
+    """Width of a layer's feed-forward."""
+    if recipe.half_wide:
+        return width // 2
+    return width * 2 if shares and model.text_config.get("use_double_wide_mlp") is True else width
+
+
+def _latent(model: Model, slot: LatentSlot, indexer: IndexerSlot | None) -> Latent:
+    return Latent(
+        absorbed=not expands_latents(model),
+        query_rank=fact(model, "attention.q_lora_rank", "q_lora_rank"),
+        rank=slot.latent_dim, rope=slot.rope_dim, nope=slot.nope_dim, value=slot.value_dim,
+        index_dim=indexer.dim if indexer else 0,
+        index_heads=fact(model, "attention.indexer.head_count", "index_n_heads"),
+        index_top=fact(model, "attention.indexer.top_k", "index_topk"),
+    )  # fmt: skip
+
+
+def _as_heads(slot: LatentSlot, latent: Latent) -> FullSlot:
+    """What is cached of a latent layer: one wide key, or keys and values of every head."""
+    if latent.absorbed:
+        return FullSlot(layer=slot.layer, kv_heads=1, k_dim=slot.latent_dim + slot.rope_dim,
+                        v_dim=slot.latent_dim)  # fmt: skip
+    return FullSlot(layer=slot.layer, kv_heads=slot.heads, k_dim=slot.nope_dim + slot.rope_dim,
+                    v_dim=slot.value_dim)  # fmt: skip
+
+
+def _clamps(model: Model, recipe: Recipe) -> tuple[bool, ...]:
+    """Whether the experts of each layer clamp their gate, which is then multiplied in place."""
+    value = _raw(model, "swiglu_clamp_exp", "swiglu_limits") if recipe.clamps else None
+    if isinstance(value, list | tuple):
+        return tuple(bool(entry) for entry in value)
+    return (bool(value),) * model.layers
+
+
+def _rotates(recipe: Recipe, index: int, slides: bool, windowed: bool, layers: int) -> bool:
+    """Whether a layer's queries and keys are rotated by position."""
+    if recipe.rope in ("sliding", "sliding or leading"):
+        return slides
+    if recipe.rope == "sliding or alone":
+        return slides or not windowed
+    if recipe.rope == "three of four":
+        return (index + 1) % 4 != 0
+    if recipe.rope == "last three of four":
+        return index % 4 != 0
+    return recipe.rope == "all" or layers == recipe.rope_when_layers
+
+
+_GATING = {1: "softmax", 2: "sigmoid", 3: "late"}
+
+
+def _experts(model: Model, routing: Routing | None) -> Experts:
+    if routing is None or not model.experts:
+        return Experts()
+    width = 0
+    if not routing.as_wide_as_dense:
+        width = fact(model, "expert_feed_forward_length", "moe_intermediate_size")
+    width = width or fact(model, "feed_forward_length", "intermediate_size")
+    asked = fact(model, "expert_gating_func") if routing.gating_key else 0
+    gating = _GATING.get(asked, routing.gating)
+    normed = routing.normed
+    if normed is None:
+        normed = _flag(model, "expert_weights_norm", "norm_topk_prob")
+    scale = _number(model, "expert_weights_scale", "routed_scaling_factor")
+    return Experts(
+        count=model.experts, used=model.experts_per_token, width=width,
+        shared_width=_shared_width(model, routing, width), gating=gating, normed=bool(normed),
+        scaled=routing.scale and scale not in (0.0, 1.0), biased=routing.biased,
+        groups=fact(model, "expert_group_count", "n_group"),
+        groups_used=fact(model, "expert_group_used_count", "topk_group"),
+        weighs_first=routing.weighs_first, form=routing.form,
+        merged=routing.merges and _described_only(model),
+        grouped_count=model.experts // max(fact(model, "experts_per_group"), 1),
+        grouped_width=fact(model, "expert_chunk_feed_forward_length")
+        or fact(model, "attention.key_length", "head_dim"),
+    )  # fmt: skip
+
+
+def _shared_width(model: Model, routing: Routing, width: int) -> int:
+    """Width of the experts that every token passes through, as one feed-forward."""
+    if not routing.shared:
+        return 0
+    own = fact(model, "expert_shared_feed_forward_length", "shared_expert_intermediate_size",
+               "moe_shared_expert_intermediate_size", "shared_intermediate_size")  # fmt: skip
+    count = fact(model, "expert_shared_count", "n_shared_experts", "num_shared_experts",
+                 "moe_num_shared_experts", "num_shared_expert")  # fmt: skip
+    if routing.shared_by == "dense":
+        return fact(model, "feed_forward_length", "intermediate_size")
+    if routing.shared_by == "expert":
+        return width
+    if routing.shared_by == "count":
+        return width * count
+    if routing.shared_by == "both":
+        return (own or width) * count
+    return own or width * count
+
+
+def _raw(model: Model, key: str, name: str) -> Any:
+    arch = model.config.get("general.architecture")
+    if isinstance(arch, str):
+        return model.config.get(f"{arch}.{key}")
+    return model.text_config.get(name)
+
+
+def _flag(model: Model, key: str, name: str) -> bool:
+    return _raw(model, key, name) is True
+
+
+def _number(model: Model, key: str, name: str) -> float:
+    value = _raw(model, key, name)
+    return float(value) if isinstance(value, int | float) else 0.0
