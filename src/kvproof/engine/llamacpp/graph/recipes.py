@@ -52,7 +52,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     each other. `stream_first`: sums name the stream first. `values_norm`: values are normed too.
     `layer_inputs`: every layer has a token table of its own. `joined_gates`: one weight makes both
     gates of a delta rule. `rows`: where the rows of tokens without outputs are dropped. `gate`: the
-    attention's output times a gate for every number or head. `second_norm`: attention has a norm of its own.
+    attention's output times a gate for every number or head. `second_norm`: attention has a norm of
+    its own.
     """
 
     norm: Literal["rms", "mean", "eps"] = "rms"
