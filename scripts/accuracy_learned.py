@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -12,10 +12,13 @@ from typing import Any
 import fit_vllm_budget as fits
 import log_points as logs
 from accuracy_text import gpu_of, percent, table
+from fit_learned_shares import shares_of
 
+from kvproof.engine.overheads import OUTSIDE, doubt_of
 from kvproof.engine.vllm.rank_weights import rank_weights
-from kvproof.observe.shared import USED, Widths
-from kvproof.observe.store import ESTIMATED, Start, adjusted_kv, distinct, fit
+from kvproof.observe.shared import MECHANISMS, Seen, Shares, measured
+from kvproof.observe.store import DOUBT, ESTIMATED, Start, adjusted_kv, distinct, fit, seen_of
+from kvproof.terms import Term
 
 GIB = logs.GIB
 _HEAD = ["GPU", "cases", "median error", "learned", "mean error", "learned", "better", "worse"]
@@ -32,36 +35,23 @@ class Case:
     after: float
 
 
-SETTINGS = {
-    "in use": USED,
-    "half": Widths(constant=0.05, release=0.05, factor=0.075, activation_factor=0.02),
-    "twice": Widths(constant=0.2, release=0.2, factor=0.3, activation_factor=0.08, own=0.8),
-    "no constant": Widths(constant=0.0, activation_factor=0.0),
-    "weights alone": Widths(constant=0.0, release=0.0, factor=0.0, activation_factor=0.0),
-    "wide weights": Widths(weights=0.01, own_weights=0.01),
-    "wide releases": Widths(release=0.5, own=0.6),
-    "communication": Widths(constant=0.0, release=0.0, factor=0.3, activation_factor=0.0),
-    "constant alone": Widths(constant=0.2, release=0.0, factor=0.0, activation_factor=0.0),
-}
-"""Prior widths that are tried: a tested GPU gets those that do best on the other GPUs."""
-
-
-def starts_of(rows: list[Any], constants: dict[str, Any], scale: float) -> list[tuple[Any, Start]]:
+def starts_of(rows: list[Any], constants: dict[str, Any], scale: float) -> list[Start]:
     """The rows as the store would keep them, predicted with `constants`."""
     estimates = fits.estimates(rows, constants)
     return [
-        (row, _start(row, error, half * scale, estimates[id(row)]))
+        _start(row, error, half * scale, estimates[id(row)])
         for row, error, half in fits.predict(rows, constants)
     ]
 
 
-def _start(row: Any, error: float, half: float, estimates: dict[str, float]) -> Start:
+def _start(row: Any, error: float, half: float, estimates: list[Term]) -> Start:
     seen = row.point.observed
     printed = seen["available_kv_memory_gib"]
     named = {"weights": "weights_gib"} | {
         name: f"{name}_gib" for name in ("peak_activation", "cuda_graph_estimated")
     }
     terms = {name: seen[key] * GIB for name, key in named.items() if seen.get(key) is not None}
+    kept = [term for term in estimates if term.name not in OUTSIDE]
     return Start(
         engine="vllm",
         version=row.point.release or row.point.version or "",
@@ -72,106 +62,154 @@ def _start(row: Any, error: float, half: float, estimates: dict[str, float]) -> 
         predicted=round((printed + error) * GIB),
         printed=round(printed * GIB),
         half=round(half * GIB),
-        weights=rank_weights(row.point.model(), row.settings).total,
-        terms=terms | {ESTIMATED + name: value for name, value in estimates.items()},
+        weights=rank_weights(row.point.model(), row.settings).total
+        + sum(int(term.value) for term in kept if term.name == "draft model"),
+        terms=terms
+        | {ESTIMATED + term.name: float(term.value) for term in kept}
+        | {DOUBT + term.name: doubt_of(term) for term in kept},
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """One GPU's deployments under constants and shares that have not seen it."""
+
+    gpu: str
+    starts: list[Start]
+    shares: Shares
+
+
+def places(by_gpu: dict[str, list[Start]]) -> list[Place]:
+    """Every GPU with several deployments."""
+    return [
+        Place(gpu, starts, _without(by_gpu, gpu))
+        for gpu, starts in by_gpu.items()
+        if len(starts) > 1
+    ]
+
+
+def seen_by_gpu() -> dict[str, list[Seen]]:
+    """Every GPU's deployments as the rule sees them, under constants fitted without the GPU."""
+    rows = fits.rows_of(logs.DATA / "logs")
+    scale = fits.scale_for(fits.left_out(rows), 0.92)
+    return {gpu: [seen_of(s) for s in _unseen(rows, scale, gpu)] for gpu in _gpus(rows)}
+
+
+def _without(by_gpu: dict[str, list[Start]], *gpus: str) -> Shares:
+    """The shares that the other GPUs give."""
+    return shares_of(
+        [seen_of(s) for s in starts] for gpu, starts in by_gpu.items() if gpu not in gpus
     )
 
 
 def learned_section(rows: list[Any], scale: float) -> str:
     """Before and after learning on GPUs, and of operators, that the constants have not seen."""
     by_gpu = {gpu: _unseen(rows, scale, gpu) for gpu in _gpus(rows)}
-    unserved = _unserved(rows, scale)
-    tried = {
-        name: {gpu: list(_pairs(gpu, own, widths)) for gpu, own in by_gpu.items()}
-        for name, widths in SETTINGS.items()
-    }
-    chosen = {gpu: _chosen(tried, gpu) for gpu in by_gpu}
-    nested = [case for gpu in by_gpu for case in tried[chosen[gpu]][gpu]]
-    names = sorted({chosen[gpu] for gpu, own in by_gpu.items() if len(_models(own)) > 1})
-    pairs = [case for gpu in by_gpu for case in tried["in use"][gpu]]
+    found = places(by_gpu)
     return "\n\n".join(
         [
             "## What `kvproof check --learn` gains",
-            "The case is a GPU that the shipped constants have not seen: vLLM's constants are "
-            "fitted without any of its points, each start is predicted from GPU and flags, and "
-            "again with what was learned on that GPU. Starts of one deployment count once.",
-            "**One start of the same model under other flags** (a case is a model):",
-            _by_gpu(_each(by_gpu, _again), only_all=True),
-            "**One start of another model** (a case is a pair of models, the median over both "
-            "models' deployments):",
-            _by_gpu(pairs),
-            "**All starts of all other models** on that GPU (a case is a model):",
-            _by_gpu(_each(by_gpu, _others)),
-            "**One start, and everything else on that GPU** (a case is a start that calibrates; "
-            "its error the median over every other deployment there, of its own model or not):",
-            _by_gpu(_each(by_gpu, _rest)),
-            "The same, every start and other deployment a case of its own:",
+            "The case is a GPU that nothing shipped has seen: vLLM's constants and the shares of "
+            "`kvproof.observe.shared` are measured without any of its points, each start is "
+            "predicted from GPU and flags, and again with what was learned on that GPU. Starts of "
+            "one deployment count once.",
+            "**One start, and every other deployment on that GPU**, each pair a case:",
             table(
                 ["other deployments", *_HEAD[1:]],
                 [
-                    _row("all", _each(by_gpu, _pooled)),
-                    _row("of its own model", _each(by_gpu, _own)),
+                    _row("all", _each(found, _pooled)),
+                    _row("of its own model, other flags", _each(found, _own)),
+                    _row("of other models", _each(found, _strangers)),
                 ],
             ),
-            *_operator(unserved),
-            *_widths(pairs, nested, names),
+            "The same by GPU:",
+            _by_gpu(_each(found, _pooled)),
+            "**One start of the same model under other flags** (a case is a model, the median "
+            "over its pairs):",
+            _by_gpu(_each(found, _again), only_all=True),
+            "**One start of another model** (a case is a pair of models, the median over both "
+            "models' deployments):",
+            _by_gpu(_each(found, _pairs)),
+            "**All starts of all other models** on that GPU (a case is a model):",
+            _by_gpu(_each(found, _others)),
+            "**One start, and everything else on that GPU** (a case is a start that calibrates; "
+            "its error the median over every other deployment there):",
+            _by_gpu(_each(found, _rest)),
+            *_operator(_unserved(rows, scale, by_gpu)),
+            *_shares(found),
+            *_strange(found),
             _SO,
         ]
     )
 
 
-def _operator(unserved: dict[str, list[Start]]) -> list[str]:
+def _operator(found: list[Place]) -> list[str]:
     """Where neither host nor GPU of an operator is in the fit."""
     return [
         "### An operator that the constants have not seen",
-        "The served starts (`srv-`) are one operator's, on three GPUs. Here the constants are "
-        "fitted without any of them, so neither host nor GPU of that operator is in the fit.",
+        "The served starts (`srv-`) are one operator's, on three GPUs. Here the constants and the "
+        "shares are measured without any of them, so neither host nor GPU of that operator is in "
+        "them.",
         table(
             ["learned from", *_HEAD[1:]],
             [
-                _row("same model, other flags", _each(unserved, _again)),
-                _row("one start of another model", _each(unserved, _pairs)),
-                _row("all other models", _each(unserved, _others)),
-                _row("one start, everything else", _each(unserved, _rest)),
-                _row("every start and other deployment", _each(unserved, _pooled)),
-                _row("those of its own model", _each(unserved, _own)),
+                _row("every start and other deployment", _each(found, _pooled)),
+                _row("those of its own model", _each(found, _own)),
+                _row("those of other models", _each(found, _strangers)),
+                _row("same model, other flags (by model)", _each(found, _again)),
+                _row("one start of another model (by pair of models)", _each(found, _pairs)),
+                _row("all other models (by model)", _each(found, _others)),
             ],
         ),
-        "By GPU, with one start of another model:",
-        _by_gpu(_each(unserved, _pairs)),
     ]
 
 
-def _widths(pairs: list[Case], nested: list[Case], names: list[str]) -> list[str]:
-    """The prior widths in use beside those that the other GPUs would choose."""
+def _shares(found: list[Place]) -> list[str]:
+    """The measured shares, for each GPU those of the others."""
     return [
-        "### Prior widths",
-        f"The rule (`kvproof.observe.shared`) has prior widths. Of {len(SETTINGS)} settings, "
-        "each GPU gets the one with the lowest mean logarithm of learned over bare error on "
-        f"the *other* GPUs' pairs of models (chosen: {', '.join(names)}). Against the widths "
-        "in use, with one start of another model:",
+        "### Shares",
+        "Which part of a term's doubt (its variance) is GPU's and host's, measured on the *other* "
+        "GPUs' pairs (`scripts/fit_learned_shares.py`), and those in use, of all:",
         table(
-            ["widths", *_HEAD[1:]],
+            ["tested on", *MECHANISMS],
             [
-                _row("in use", pairs),
-                _row("chosen on the other GPUs", nested),
+                [name, *(f"{getattr(shares, key):.2f}" for key in MECHANISMS)]
+                for name, shares in [*((p.gpu, p.shares) for p in found), ("in use", measured())]
             ],
         ),
     ]
 
 
-_SO = """What this says, plainly. One calibration settles the same model's other deployments. A
-start of *another* model moves the prediction little, and no better in the median: with the GPU,
-or the whole operator, left out of the fit, what the constants miss is mostly not the GPU's or the
-host's. Beyond the weights, models of one operator on one GPU and release lie on both sides of the
-estimate, with no common sign. The gaps of two models on one GPU correlate by 0.1, by 0.35 where
-they also share the release (median gaps of pairs, cut at 2 GiB). Choosing the prior widths on
-other GPUs does not change that: of 1,500 settings drawn at random (more kinds of terms, heavier
-tails), those best on the other GPUs did worse on the tested one than the narrow widths in use.
-What does carry over: a release's or a vendor build's constant (3 to 5 GiB at 0.11.0 and
-0.13.1.dev8), the size of the communication term, what a platform adds to all weights (1 to 2 % on
-MI300X). A printed peak or graph estimate takes that part out of a start's gap, as weights do; but
-few of the points print a peak, and none of those on H200 and MI300X."""
+def _strange(found: list[Place]) -> list[str]:
+    """Starts that are reported and move no other deployment."""
+    rows = [
+        [place.gpu, start.model, start.version or "-", f"{-start.unnamed / GIB:+.2f}",
+         f"{start.half / GIB:.2f}"]
+        for place in found
+        for start in place.starts
+        if start.outside
+    ]  # fmt: skip
+    return [
+        "### Starts beyond their interval",
+        f"{len(rows)} of {sum(len(p.starts) for p in found)} deployments leave more or less (GiB, "
+        "apart from printed terms) than their interval allows. Something that they do not name "
+        "takes part; `check --learn` says so, keeps them, and moves only the same deployment of "
+        "the same build by them.",
+        table(["GPU", "model", "release", "unnamed", "interval"], rows),
+    ]
+
+
+_SO = """What this says, plainly. What carries over to another model is small: the part of the
+framework, of NCCL and of the sampler that GPU and host have, which the constants already hold well
+where they have seen a GPU. It is measured, shrunk by its own uncertainty, and lowers the mean and
+the median; most of what is left lies in the model's own terms (weights as stored, experts, graphs)
+and is settled by a start of the model under the release that will serve it. Another release of the
+same model is another deployment: DeepSeek-R1's cache on H200 changes by 1.5 GiB between 0.13,
+0.14 and 0.16. Carrying such a gap over whole, as kvproof did before, is what raised the mean error
+of the same model's other starts from 1.45 to 2.52 % while the median fell: worst with 0.11.0's
+starts, whose gaps of 3.4 to 5.1 GiB belong to that build (its V1 sampler used FlashInfer's kernels
+where they were installed, `v1/sample/ops/topk_topp_sampler.py`; later releases sort), and where
+ranks, batch or sequences of the two starts differ."""
 
 
 def _gpus(rows: Iterable[Any]) -> list[str]:
@@ -182,113 +220,102 @@ def _unseen(rows: list[Any], scale: float, gpu: str) -> list[Start]:
     """The GPU's deployments under constants fitted without it."""
     own = [row for row in rows if gpu_of(row) == gpu and fits.counts_for(row)]
     fitted = fits.fit([row for row in rows if gpu_of(row) != gpu])
-    return distinct([start for _, start in starts_of(own, fitted, scale)])
+    return distinct(starts_of(own, fitted, scale))
 
 
-def _unserved(rows: list[Any], scale: float) -> dict[str, list[Start]]:
-    """The one operator's deployments by GPU, under constants fitted without that operator."""
+def _unserved(rows: list[Any], scale: float, by_gpu: dict[str, list[Start]]) -> list[Place]:
+    """The one operator's deployments by GPU, under what was measured without that operator."""
     served = [row for row in rows if row.point.id.startswith("srv-") and fits.counts_for(row)]
     fitted = fits.fit([row for row in rows if not row.point.id.startswith("srv-")])
     out: dict[str, list[Start]] = defaultdict(list)
-    for row, start in starts_of(served, fitted, scale):
-        out[gpu_of(row)].append(start)
-    return {gpu: distinct(own) for gpu, own in sorted(out.items())}
+    for start in starts_of(served, fitted, scale):
+        out[start.gpu].append(start)
+    shares = _without(by_gpu, *out)
+    return [Place(gpu, distinct(own), shares) for gpu, own in sorted(out.items())]
 
 
 def _models(starts: list[Start]) -> list[str]:
     return sorted({start.model for start in starts})
 
 
-_Study = Callable[[str, list[Start]], Iterable[Case]]
+_Study = Callable[[Place], Iterable[Case]]
+_Pair = Callable[[Start, Start], bool]
 
 
-def _each(by_gpu: dict[str, list[Start]], study: _Study) -> list[Case]:
-    return [case for gpu, own in by_gpu.items() for case in study(gpu, own)]
+def _each(found: list[Place], study: _Study) -> list[Case]:
+    return [case for place in found for case in study(place)]
 
 
-def _errors(
-    source: list[Start], target: Start, widths: Widths = USED
-) -> tuple[float, float] | None:
+def _errors(place: Place, source: list[Start], target: Start) -> tuple[float, float]:
     """The error of `target` bare and with what `source` taught."""
-    known = fit(source, target.model, target.version, widths)
+    known = fit(source, target.model, target.version, place.shares)
     if known is None:
-        return None
+        raise ValueError("nothing to learn from")
     after = abs(adjusted_kv(target, known) - target.printed) / target.printed
     return abs(target.gap) / target.printed, after
 
 
-def _case(gpu: str, name: str, found: Iterable[tuple[float, float] | None]) -> Iterator[Case]:
-    kept = [pair for pair in found if pair is not None]
+def _case(place: Place, name: str, found: Iterable[tuple[float, float]]) -> Iterator[Case]:
+    kept = list(found)
     if kept:
         before, after = (statistics.median(pair[side] for pair in kept) for side in (0, 1))
-        yield Case(gpu, name, before, after)
+        yield Case(place.gpu, name, before, after)
 
 
-def _pairs(gpu: str, starts: list[Start], widths: Widths = USED) -> Iterator[Case]:
+def _pairs(place: Place) -> Iterator[Case]:
     """One start of one model, for the deployments of another."""
-    for source in _models(starts):
-        for target in _models(starts):
-            if source != target:
-                yield from _case(
-                    gpu,
-                    f"{source} > {target}",
-                    (
-                        _errors([a], b, widths)
-                        for a in starts
-                        if a.model == source
-                        for b in starts
-                        if b.model == target
-                    ),
-                )
+    for source, target in itertools.permutations(_models(place.starts), 2):
+        found = (
+            _errors(place, [a], b)
+            for a in place.starts
+            if a.model == source
+            for b in place.starts
+            if b.model == target
+        )
+        yield from _case(place, f"{source} > {target}", found)
 
 
-def _others(gpu: str, starts: list[Start]) -> Iterator[Case]:
+def _others(place: Place) -> Iterator[Case]:
     """Every start of the other models."""
-    for name in _models(starts):
-        rest = [start for start in starts if start.model != name]
-        found = (_errors(rest, start) for start in starts if start.model == name)
-        yield from _case(gpu, name, found)
+    for name in _models(place.starts):
+        rest = [start for start in place.starts if start.model != name]
+        own = [start for start in place.starts if start.model == name]
+        if rest:
+            yield from _case(place, name, (_errors(place, rest, start) for start in own))
 
 
-def _again(gpu: str, starts: list[Start]) -> Iterator[Case]:
+def _again(place: Place) -> Iterator[Case]:
     """One start of the same model under other flags."""
-    for name in _models(starts):
-        own = [start for start in starts if start.model == name]
-        found = (_errors([a], b) for a in own for b in own if a.flags != b.flags)
-        yield from _case(gpu, name, found)
+    for name in _models(place.starts):
+        own = [start for start in place.starts if start.model == name]
+        found = (_errors(place, [a], b) for a in own for b in own if a.flags != b.flags)
+        yield from _case(place, name, found)
 
 
-def _rest(gpu: str, starts: list[Start]) -> Iterator[Case]:
+def _rest(place: Place) -> Iterator[Case]:
     """One start, for every other deployment on the GPU."""
-    for place, source in enumerate(starts):
-        found = (_errors([source], b) for n, b in enumerate(starts) if n != place)
-        yield from _case(gpu, f"{source.model} {place}", found)
+    for source in place.starts:
+        found = (_errors(place, [source], b) for b in place.starts if b is not source)
+        yield from _case(place, source.model, found)
 
 
-def _pooled(gpu: str, starts: list[Start]) -> Iterator[Case]:
-    """Every start with every other deployment on the GPU."""
-    for source in starts:
-        for target in starts:
-            if source is not target:
-                yield from _case(gpu, target.model, [_errors([source], target)])
+def _every(place: Place, wanted: _Pair) -> Iterator[Case]:
+    """Every start with every other deployment on the GPU that is wanted beside it."""
+    for a, b in itertools.permutations(place.starts, 2):
+        if wanted(a, b):
+            yield from _case(place, b.model, [_errors(place, [a], b)])
 
 
-def _own(gpu: str, starts: list[Start]) -> Iterator[Case]:
-    """Every start with the other deployments of its model, under other flags."""
-    for source in starts:
-        for target in starts:
-            if source.model == target.model and source.flags != target.flags:
-                yield from _case(gpu, target.model, [_errors([source], target)])
+def _pooled(place: Place) -> Iterator[Case]:
+    return _every(place, lambda a, b: True)
 
 
-def _chosen(tried: dict[str, dict[str, list[Case]]], tested: str) -> str:
-    """The setting that does best on the GPUs other than the tested one."""
+def _own(place: Place) -> Iterator[Case]:
+    return _every(place, lambda a, b: a.model == b.model and a.flags != b.flags)
 
-    def score(name: str) -> float:
-        cases = [c for gpu, own in tried[name].items() if gpu != tested for c in own]
-        return statistics.mean(math.log((c.after + 1e-3) / (c.before + 1e-3)) for c in cases)
 
-    return min(SETTINGS, key=score)
+def _strangers(place: Place) -> Iterator[Case]:
+    return _every(place, lambda a, b: a.model != b.model)
 
 
 def _by_gpu(cases: list[Case], *, only_all: bool = False) -> str:

@@ -37,6 +37,7 @@ from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.runners import charges_graphs
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.errors import KvproofError
+from kvproof.terms import Term
 
 _DATA = Path(__file__).parents[1] / "src/kvproof/engine/vllm/data/budget.json"
 _NAMES = (
@@ -245,8 +246,8 @@ def predict(rows: list[Row], table: dict[str, Any]) -> list[tuple[Row, float, fl
         profile.constants = vllm.budget.__globals__["constants"] = original
 
 
-def estimates(rows: list[Row], table: dict[str, Any]) -> dict[int, dict[str, float]]:
-    """The estimated terms of each row, by the row's id, in bytes."""
+def estimates(rows: list[Row], table: dict[str, Any]) -> dict[int, list[Term]]:
+    """The estimated terms of each row, by the row's id."""
     profile.constants.cache_clear()
     original = profile.constants
     profile.constants = vllm.budget.__globals__["constants"] = lambda: table
@@ -255,8 +256,7 @@ def estimates(rows: list[Row], table: dict[str, Any]) -> dict[int, dict[str, flo
     finally:
         profile.constants = vllm.budget.__globals__["constants"] = original
     return {
-        key: {term.name: float(term.value) for term in found.terms if term.low is not None}
-        for key, found in budgets.items()
+        key: [term for term in found.terms if not term.exact] for key, found in budgets.items()
     }
 
 

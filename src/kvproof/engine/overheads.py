@@ -6,7 +6,8 @@ business (kvproof.observe.store).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -15,14 +16,48 @@ from kvproof.terms import Term
 
 _OF = {"encoder weights": "weights"}
 """Terms that go by another's ratio."""
+OUTSIDE = ("CUDA context", "KV cache")
+"""Estimated terms that are no part of what an engine charges its cache with."""
+_SHOWN, _SHOWN_SHIFT = 0.0005, 0.01
+"""From where on a factor and a shift are worth a word."""
+_ALIKE = 0.01
+"""Share by which estimates of one deployment's terms may differ, and GiB."""
+
+
+class Own(msgspec.Struct, frozen=True, kw_only=True):
+    """What one start taught of its own deployment: the model under its release, ranks and batch.
+
+    `terms` are its estimated terms in bytes, by which the deployment is known again; `more` bytes
+    it takes, and `shifts` GiB for each GiB of a term's doubt. `exact`: of the release itself, not
+    of another build of it.
+    """
+
+    exact: bool
+    terms: Mapping[str, float]
+    more: float
+    shifts: Mapping[str, float]
+
+    def matches(self, terms: Mapping[str, Term]) -> bool:
+        """Whether `terms` of a budget are those of this deployment."""
+        slack = _ALIKE * 2**30
+        return all(
+            math.isclose(
+                self.terms.get(name, 0.0),
+                terms[name].value if name in terms else 0.0,
+                rel_tol=_ALIKE,
+                abs_tol=slack,
+            )
+            for name in {*self.terms, *(name for name, term in terms.items() if not term.exact)}
+        )
 
 
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):
-    """Correction of the cache's memory, learned from `starts` starts of other deployments.
+    """Correction of the cache's memory, learned from `starts` starts on one GPU.
 
-    `kv_bytes` is added to the estimate (negative: something takes more than estimated), and each
-    term of `ratios` takes that share more than its own estimate;
-    `spread` is how far single starts lay from it, None when there were too few to say.
+    `kv_bytes` is added to the estimate (negative: something takes more than estimated); a term of
+    `ratios` takes that share of itself more, one of `shifts` that share of its own doubt. `own` is
+    what starts of the same deployment taught beyond that; `spread` is how far they lay from each
+    other, None when there were too few to say.
     """
 
     engine: str
@@ -32,14 +67,29 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: int
     spread: int | None = None
     ratios: Mapping[str, float] = {}
+    shifts: Mapping[str, float] = {}
+    own: tuple[Own, ...] = ()
 
-    def moved(self, budget: Budget) -> int:
-        """Bytes that the cache of `budget` changes by."""
+    def moved(self, terms: Iterable[Term]) -> int:
+        """Bytes that the cache beside `terms` changes by."""
+        named = {term.name: term for term in terms if term.name not in OUTSIDE}
         more = sum(
-            self.ratios.get(_OF.get(term.name, term.name), 0.0) * term.value
-            for term in budget.terms
+            self.ratios.get(_OF.get(name, name), 0.0) * term.value
+            + self.shifts.get(name, 0.0) * doubt_of(term)
+            for name, term in named.items()
         )
+        for own in self.matching(named.values()):
+            more += own.more
+            more += sum(
+                shift * doubt_of(named[name]) for name, shift in own.shifts.items() if name in named
+            )
         return round(self.kv_bytes - more)
+
+    def matching(self, terms: Iterable[Term]) -> tuple[Own, ...]:
+        """What starts of the deployment with `terms` taught, of its very build if there are any."""
+        named = {term.name: term for term in terms if term.name not in OUTSIDE}
+        found = tuple(own for own in self.own if own.matches(named))
+        return tuple(own for own in found if own.exact) or found
 
     @property
     def note(self) -> str:
@@ -47,12 +97,24 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
         factors = "".join(
             f", {name} x {1 + ratio:.3f}"
             for name, ratio in sorted(self.ratios.items())
-            if abs(ratio) >= 0.0005
+            if abs(ratio) >= _SHOWN
         )
+        shifts = "".join(
+            f", {name} {shift:+.0%} of its doubt"
+            for name, shift in sorted(self.shifts.items())
+            if abs(shift) >= _SHOWN_SHIFT
+        )
+        own = f"; {len(self.own)} of this model and release" if self.own else ""
         return (
             f"overheads learned from {self.starts} start(s) of {self.models} model(s) of "
-            f"{self.engine} on {self.gpu}: {self.kv_bytes / 2**30:+.2f} GiB for the cache{factors}"
+            f"{self.engine} on {self.gpu}: {self.kv_bytes / 2**30:+.2f} GiB for the cache"
+            f"{factors}{shifts}{own}"
         )
+
+
+def doubt_of(term: Term) -> float:
+    """By how much a term may take more than estimated; 0 where it is exact."""
+    return 0.0 if term.high is None else float(term.high - term.value)
 
 
 def adjusted(budget: Budget, overheads: Overheads) -> Budget:
@@ -63,10 +125,10 @@ def adjusted(budget: Budget, overheads: Overheads) -> Budget:
     """
     if not overheads.starts or budget.kv_bytes <= 0:
         return budget
-    kv = max(0, budget.kv_bytes + overheads.moved(budget))
+    kv = max(0, budget.kv_bytes + overheads.moved(budget.terms))
     moved = kv - budget.kv_bytes
     low, high = (max(0, end + moved) for end in budget.interval)
-    if overheads.spread is not None:
+    if overheads.spread is not None and overheads.matching(budget.terms):
         low, high = max(low, kv - overheads.spread), min(high, kv + overheads.spread)
     terms = [
         term if term.name != _last(budget).name else _replaced(term, kv) for term in budget.terms

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from kvproof.engine.overheads import OUTSIDE, doubt_of
 from kvproof.errors import UsageError
 from kvproof.observe.check import Report
 from kvproof.observe.deploy import ranks_of
-from kvproof.observe.store import ESTIMATED, Start
+from kvproof.observe.store import DOUBT, ESTIMATED, Start
 
 _TERMS = ("weights", "peak_activation", "non_torch", "cuda_graph", "cuda_graph_estimated",
           "consumed", "total_gpu_memory", "free_memory")  # fmt: skip
-
-_ESTIMATED = ("activations", "framework", "communication", "experts' workspace", "CUDA graphs",
-              "encoder profiling")  # fmt: skip
 
 
 def start_of(report: Report) -> Start:
@@ -27,6 +25,7 @@ def start_of(report: Report) -> Start:
         )
     log = report.log
     weights = next((int(r.predicted) for r in report.rows if r.name == "weights"), 0)
+    estimated = [t for t in report.terms if not t.exact and t.name not in OUTSIDE]
     found = {name: log.smallest(name) for name in _TERMS}
     return Start(
         engine=log.engine,
@@ -43,6 +42,7 @@ def start_of(report: Report) -> Start:
         weights=weights,
         terms={
             **{name: float(figure.value) for name, figure in found.items() if figure is not None},
-            **{ESTIMATED + t.name: float(t.value) for t in report.terms if t.name in _ESTIMATED},
+            **{ESTIMATED + t.name: float(t.value) for t in estimated},
+            **{DOUBT + t.name: doubt_of(t) for t in estimated},
         },
     )

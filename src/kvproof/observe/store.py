@@ -17,10 +17,22 @@ from typing import Any
 
 import msgspec
 
-from kvproof.engine.overheads import Overheads
+from kvproof.engine.overheads import OUTSIDE, Overheads
 from kvproof.errors import InputError
 from kvproof.observe.place import default_path
-from kvproof.observe.shared import USED, Seen, Widths, era_of, shared
+from kvproof.observe.shared import (
+    FLOOR,
+    HOST,
+    WEIGHTS_DOUBT,
+    Part,
+    Seen,
+    Shares,
+    base_of,
+    era_of,
+    measured,
+    shared,
+)
+from kvproof.terms import Term
 from kvproof.units import GIB
 
 _SCHEMA = """
@@ -36,16 +48,23 @@ create table if not exists starts (
 """
 # Printed terms that are the model's own, and the estimated ones they stand for.
 _MODELS_OWN = {
-    "peak_activation": ("activations", "experts' workspace", "encoder profiling"),
+    "peak_activation": ("activations", "experts' workspace", "encoder profiling",
+                        "sparse attention's workspace"),
     "cuda_graph_estimated": ("CUDA graphs",),
-}
+}  # fmt: skip
+_PRINTED_WEIGHTS = ("weights", "draft model")
+"""Terms that the printed weights cover."""
 _COLUMNS = ("engine", "version", "gpu", "ranks", "model", "flags", "predicted", "printed", "half",
             "weights", "terms", "since", "until")  # fmt: skip
 _LATER = ("since", "until")
 """Columns that a store of an earlier kvproof lacks."""
 _LONGEST_LINE, _MOST_LINES = 1_000_000, 1_000_000
-ESTIMATED = "estimated "
-"""Before the names of terms that were estimated, among those printed."""
+_ENOUGH = 3
+"""Starts from which their spread says something."""
+ESTIMATED, DOUBT = "estimated ", "doubt of "
+"""Before the names of estimated terms and of their doubts, among the terms printed."""
+_USUAL_DOUBT = 0.25
+"""Share of an estimate that is in doubt, for starts kept before doubts were."""
 # Flags that name a place or a person's model, not a setting of memory.
 _PRIVATE = ("host", "port", "api_key", "served_model_name", "tokenizer", "download_dir", "model")
 
@@ -53,9 +72,11 @@ _PRIVATE = ("host", "port", "api_key", "served_model_name", "tokenizer", "downlo
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """One observed start: the cache's memory predicted and printed, and the printed terms.
 
-    `half` is the half width of the predicted interval, `weights` the predicted weights. `terms`
-    holds the terms estimated, too, under names that begin with `ESTIMATED`. A start whose log names
-    no version has the releases that its wording allows: `since` and `until`, empty if open.
+    `half` is the half width of the predicted interval, `weights` the predicted weights, a draft's
+    with them. `terms`
+    holds the terms estimated, too, under names that begin with `ESTIMATED`, and by how much they
+    may be off under names that begin with `DOUBT`. A start whose log names no version has the
+    releases that its wording allows: `since` and `until`, empty if open.
     """
 
     engine: str
@@ -78,12 +99,48 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         return self.printed - self.predicted
 
     @property
-    def overhead_gap(self) -> int:
-        """The gap without the part that lies in the weights, which are the model's own."""
-        seen = self.terms.get("weights")
-        if not seen or not self.weights:
-            return self.gap
-        return self.gap + round(seen) - self.weights
+    def estimated(self) -> dict[str, float]:
+        """The estimated terms, in bytes."""
+        named = ((n.removeprefix(ESTIMATED), v) for n, v in self.terms.items() if ESTIMATED in n)
+        return {name: value for name, value in named if name not in OUTSIDE}
+
+    def doubt(self, name: str) -> float:
+        """By how many bytes the estimated term `name` may be off."""
+        return self.terms.get(DOUBT + name, _USUAL_DOUBT * self.terms.get(ESTIMATED + name, 0.0))
+
+    @property
+    def unnamed(self) -> float:
+        """Bytes that terms which were not printed alone take beyond their estimates."""
+        return -self.gap - sum(more for _, more in _printed(self))
+
+    @property
+    def outside(self) -> bool:
+        """Whether more or less is taken than the interval allows: by something not named."""
+        return 0 < self.half < abs(self.unnamed)
+
+    @property
+    def strangeness(self) -> str:
+        """What is said of a start that lies outside."""
+        more = "more" if self.unnamed > 0 else "less"
+        return (
+            f"it takes {abs(self.unnamed) / GIB:.2f} GiB {more} than the terms that are estimated, "
+            f"beyond their {self.half / GIB:.2f} GiB of doubt: something that the log does not "
+            "name (another process, an option, a build); only starts of this model under this "
+            "very release are moved by it"
+        )
+
+
+def _printed(start: Start) -> list[tuple[tuple[str, ...], float]]:
+    """Terms that the log prints alone, and the bytes that they take beyond their estimates."""
+    found: list[tuple[tuple[str, ...], float]] = []
+    weights = start.terms.get("weights")
+    if weights and start.weights:
+        found.append((_PRINTED_WEIGHTS, weights - start.weights))
+    for name, parts in _MODELS_OWN.items():
+        if name in start.terms:
+            estimate = sum(start.terms.get(ESTIMATED + part, 0.0) for part in parts)
+            found.append((parts, start.terms[name] - estimate))
+    return found
 
 
 @contextmanager
@@ -162,10 +219,7 @@ def overheads(
     path: Path | None = None,
     release: str | None = None,
 ) -> Overheads | None:
-    """What was learned of `engine` on `gpu`; None where nothing was.
-
-    Starts of `model` itself count alone where there are any.
-    """
+    """What was learned of `engine` on `gpu`, for `model` under `release`; None if nothing was."""
     return fit(recall(engine, gpu, path), model, release)
 
 
@@ -173,53 +227,52 @@ def fit(
     starts: Iterable[Start],
     model: str | None = None,
     release: str | None = None,
-    widths: Widths = USED,
+    shares: Shares | None = None,
 ) -> Overheads | None:
-    """The overheads of starts of one engine on one GPU, for `model` or for any model.
+    """The overheads of starts of one engine on one GPU, for `model` under `release`.
 
-    Of the same model, the median difference. Of others, what they are expected to share with any
-    model (`kvproof.observe.shared`), for starts on `release`.
+    What starts are expected to share with any other and with those of their own deployment:
+    `kvproof.observe.shared`.
     """
     kept = list(starts)
     if not kept:
         return None
-    own = _nearest([start for start in kept if start.model == model], release)
-    spread: int | None = None
-    ratios: Mapping[str, float] = {}
-    if own:
-        kept = own
-        value, spread = _own(own)
-    else:
-        found = shared([_seen(start) for start in distinct(kept)], release, widths)
-        value, ratios = -found.constant * GIB, found.ratios
+    found = shared([seen_of(s) for s in distinct(kept)], model, release, shares or measured())
     return Overheads(
         engine=kept[0].engine,
         gpu=kept[0].gpu,
         starts=len(kept),
         models=len({start.model for start in kept}),
-        kv_bytes=round(value),
-        spread=spread,
-        ratios=ratios,
+        kv_bytes=round(-found.constant * GIB),
+        spread=_spread([s for s in kept if s.model == model and _same_base(s, release)]),
+        ratios={"weights": found.weights_ratio} if found.weights_ratio else {},
+        shifts=found.shifts,
+        own=found.own,
     )
 
 
 def adjusted_kv(start: Start, overheads: Overheads) -> float:
     """The memory predicted for `start` under what was learned of others."""
-    terms = {
-        name.removeprefix(ESTIMATED): value
-        for name, value in start.terms.items()
-        if name.startswith(ESTIMATED)
-    }
-    terms["weights"] = start.weights
-    more = sum(overheads.ratios.get(name, 0.0) * value for name, value in terms.items())
-    return start.predicted + overheads.kv_bytes - more
+    estimated = [
+        Term(name=name, value=value, unit="B", formula="", source="", low=0,
+             high=value + start.doubt(name))
+        for name, value in start.estimated.items()
+    ]  # fmt: skip
+    weights = Term(name="weights", value=start.weights, unit="B", formula="", source="")
+    return start.predicted + overheads.moved([weights, *estimated])
 
 
-def _nearest(starts: list[Start], release: str | None) -> list[Start]:
-    """The starts of `release` itself where there are any, else of its era, else all."""
-    era = era_of(release)
-    same = [start for start in starts if release and start.version == release]
-    return same or [start for start in starts if _era(start) == era] or starts
+def _same_base(start: Start, release: str | None) -> bool:
+    return not start.version or not release or base_of(start.version) == base_of(release)
+
+
+def _spread(starts: list[Start]) -> int | None:
+    """Half the width that starts of one model and release leave; None for fewer than three."""
+    gaps = [start.gap for start in starts]
+    if len(gaps) < _ENOUGH:
+        return None
+    middle = statistics.median(gaps)
+    return int(max(abs(gap - middle) for gap in gaps) * 1.5)
 
 
 def _era(start: Start) -> str | None:
@@ -230,13 +283,6 @@ def _era(start: Start) -> str | None:
     return first if first == era_of(start.until or None) else None
 
 
-def _own(starts: list[Start]) -> tuple[float, int | None]:
-    gaps = [start.gap for start in starts]
-    middle = statistics.median(gaps)
-    spread = max(abs(gap - middle) for gap in gaps) * 1.5 if len(gaps) >= 3 else None
-    return middle, None if spread is None else int(spread)
-
-
 def distinct(starts: list[Start]) -> list[Start]:
     """One start of each model, release and flags: the middle one."""
     groups: dict[str, list[Start]] = {}
@@ -245,27 +291,28 @@ def distinct(starts: list[Start]) -> list[Start]:
     return [sorted(own, key=lambda s: s.gap)[len(own) // 2] for own in groups.values()]
 
 
-def _seen(start: Start) -> Seen:
-    own = sum(
-        start.terms[name] - sum(start.terms.get(ESTIMATED + part, 0.0) for part in parts)
-        for name, parts in _MODELS_OWN.items()
-        if name in start.terms
-    )
-    settled = {part for name, parts in _MODELS_OWN.items() if name in start.terms for part in parts}
-    printed = start.terms.get("weights")
-    known = bool(printed and start.weights)
+def seen_of(start: Start) -> Seen:
+    """A start as the rule of what starts share sees it."""
+    estimated = start.estimated
+    doubts = {name: start.doubt(name) / GIB for name in estimated}
+    doubts |= {HOST: FLOOR / GIB, "weights": WEIGHTS_DOUBT * start.weights / GIB}
+    printed = _printed(start)
+    alone = {name for names, _ in printed for name in names}
+    weights = start.terms.get("weights")
     return Seen(
         model=start.model,
         release=start.version,
         era=_era(start),
-        more=-(start.overhead_gap + own) / GIB,
-        weights=start.weights / GIB,
-        weights_ratio=printed / start.weights - 1 if known and printed else None,
-        terms={
-            name.removeprefix(ESTIMATED): value / GIB
-            for name, value in start.terms.items()
-            if name.startswith(ESTIMATED) and name.removeprefix(ESTIMATED) not in settled
-        },
+        total=Part(terms=tuple(n for n in doubts if n not in alone), more=start.unnamed / GIB),
+        half=start.half / GIB,
+        weights_ratio=weights / start.weights - 1 if weights and start.weights else None,
+        terms={name: value / GIB for name, value in estimated.items()},
+        doubts=doubts,
+        parts=tuple(
+            Part(terms=names, more=more / GIB)
+            for names, more in printed
+            if any(doubts.get(name) for name in names) and "weights" not in names
+        ),
     )
 
 

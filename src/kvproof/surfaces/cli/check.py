@@ -86,9 +86,11 @@ def _learn(report: Any) -> None:
     from kvproof.observe.learn import start_of
     from kvproof.observe.place import default_path
 
-    count = store.remember([start_of(report)])
-    said = "kept" if count else "known already"
+    start = start_of(report)
+    said = "kept" if store.remember([start]) else "known already"
     click.echo(f"note: the start is {said} ({default_path()})", err=True)
+    if start.outside:
+        click.echo(f"note: {start.strangeness}", err=True)
 
 
 def _lines(source: str) -> Any:
