@@ -379,6 +379,35 @@ def test_cache_of_sequences() -> None:
     assert halved.bytes == 2 * 256 * 2 * 1024 * 34 // 32
 
 
+def seconds(gpu: str, **flags: Any) -> float:
+    """A step of one sequence at 4k."""
+    model = kvproof.load_model(CONFIG)
+    plan = kvproof.plan(
+        model, Deployment("llamacpp", gpu=gpu, ctx_size=16384, **flags), contexts=[4096]
+    )
+    step = plan.rows[0].alone
+    assert step is not None
+    assert sum(t.value for t in step.terms if t.unit == "s" and t.name == "reading") == step.seconds
+    return step.seconds
+
+
+def test_what_stays_on_the_host_is_read_at_the_hosts_speed() -> None:
+    whole, half = seconds("RTX-4090"), seconds("RTX-4090", n_gpu_layers=17)
+    none = seconds("RTX-4090", n_gpu_layers=0)
+    assert whole < half < none
+    fast = seconds("RTX-4090", n_gpu_layers=0, host_bandwidth="179.2GB/s")
+    assert none == pytest.approx(2 * fast)
+    cached = seconds("RTX-4090", kv_offload=False)
+    assert whole < cached < half
+    assert seconds("M3-Max-64GB", n_gpu_layers=0) < none / 2  # one memory for both
+
+
+def test_gpus_with_layers_of_their_own_wait_for_each_other() -> None:
+    one, two = seconds("RTX-4090"), seconds("2xRTX-4090")
+    assert two == pytest.approx(one)
+    assert seconds("2xRTX-4090", split_mode="row") == pytest.approx(one / 2)
+
+
 def test_commands_are_read_and_written() -> None:
     text = (
         "llama-server -m m.gguf -c 16384 -np 4 -ngl 99 -fa on -ctk q8_0 -ctv q8_0 --port 80 -ts 3,1"

@@ -212,6 +212,22 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     terms: tuple[Term, ...]
 
 
+class Offload(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a decode step is read from host memory, and how fast.
+
+    `weight_bytes` and `expert_bytes` are streamed weights on the host, without and of routed
+    experts; `cache_share` is the share of the cache there. `turns`: GPUs that work one after the
+    other, each on its own layers.
+    """
+
+    weight_bytes: int = 0
+    expert_bytes: int = 0
+    cache_share: float = 0.0
+    bandwidth: float
+    turns: int = 1
+    source: str
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """Layers whose blocks are handed out together: `blocks_per_sequence` at max_model_len."""
 
@@ -319,6 +335,13 @@ def engine_module(name: Literal["formula"] | str) -> Any:
             f"engine {name!r} has no rules in this version", hint="see kvproof --help"
         ) from None
     return module
+
+
+def served_model(model: Model, deployment: Deployment) -> Model:
+    """The model as the deployment's flags change its config; itself where they don't."""
+    own = getattr(engine_module(deployment.engine.name), "served_model", None)
+    served: Model = model if own is None else own(model, deployment)
+    return served
 
 
 def ranks_of(deployment: Deployment) -> int:

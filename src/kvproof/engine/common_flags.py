@@ -64,7 +64,7 @@ OPTIONS = {
 _LIMITS = {
     "sglang": {"max_model_len": "context_length", "max_num_seqs": "max_running_requests"},
     "tensorrt_llm": {"max_model_len": "max_seq_len", "max_num_seqs": "max_batch_size"},
-    "llamacpp": {"max_model_len": "slot's context", "max_num_seqs": "parallel"},
+    "llamacpp": {"max_model_len": "context (n_ctx_seq)", "max_num_seqs": "parallel"},
     "ollama": {"max_model_len": "num_ctx", "max_num_seqs": "num_parallel"},
 }
 

@@ -7,13 +7,21 @@ from typing import Any, Literal
 import msgspec
 
 from kvproof.engine import formula
-from kvproof.engine.base import Budget, Capacity, Deployment, engine_module, ranks_of
+from kvproof.engine.base import (
+    Budget,
+    Capacity,
+    Deployment,
+    engine_module,
+    ranks_of,
+    served_model,
+)
 from kvproof.engine.common_flags import limit_name
 from kvproof.engine.mixed import BY_DEVICE, deciding, smallest_budget
 from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.engine.vendors import unconfirmed
 from kvproof.errors import UsageError
 from kvproof.kinds import LatentSlot, Types, element_type
+from kvproof.model.overrides import trained_length
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.timing.measured import efficiency
@@ -69,7 +77,7 @@ def make_plan(
 
     Raises UsageError for a GPU count that the ranks do not divide.
     """
-    contexts = contexts or DEFAULT_CONTEXTS
+    contexts, model = contexts or DEFAULT_CONTEXTS, served_model(model, deployment)
     ranks = ranks_of(deployment)
     module = engine_module(deployment.engine.name)
     deployment = deciding(model, deployment)
@@ -176,7 +184,11 @@ def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | No
         bandwidth, flops = flags.bandwidth or bandwidth, flags.flops or flops
     if bandwidth is None:
         return None
-    return Machine(bandwidth=bandwidth, flops=flops, ranks=ranks, sharing=_sharing(deployment))
+    own = getattr(engine_module(deployment.engine.name), "offload_for", None)
+    return Machine(
+        bandwidth=bandwidth, flops=flops, ranks=ranks, sharing=_sharing(deployment),
+        offload=own(model, deployment) if own is not None else None,
+    )  # fmt: skip
 
 
 def _sharing(deployment: Deployment) -> int:
@@ -218,8 +230,12 @@ def _warnings(
 ) -> tuple[str, ...]:
     replicas, longest = limits
     out = list(model.notes)
-    if over := _past(contexts, model.context):
-        out.append(f"{model.name} was trained for {model.context:,} tokens: {over} is past that")
+    trained = _reach(model, deployment)
+    if over := _past(contexts, trained):
+        reach = "was trained for" if trained == model.context else "is scaled to"
+        out.append(f"{model.name} {reach} {trained:,} tokens: {over} is past that")
+    own = getattr(engine_module(deployment.engine.name), "warnings_for", None)
+    out += [] if own is None else own(model, deployment)
     if deployment.engine.name != "formula" and (over := _past(contexts, longest)):
         name = limit_name(deployment.engine.name, "max_model_len")
         out.append(f"the engine refuses {over} tokens: its {name} is {longest:,}")
@@ -267,6 +283,12 @@ def _refusals(model: Model, deployment: Deployment) -> tuple[str, ...]:
     """Why the engine would not start, by its own check or for want of memory."""
     own = getattr(engine_module(deployment.engine.name), "refusals_for", None)
     return () if own is None else tuple(own(model, deployment))
+
+
+def _reach(model: Model, deployment: Deployment) -> int | None:
+    """The length up to which the model is good, by the engine's own rule where it has one."""
+    own = getattr(engine_module(deployment.engine.name), "trained_for", None)
+    return trained_length(model) if own is None else own(model, deployment)
 
 
 def _past(contexts: tuple[int, ...], limit: int | None) -> str:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from kvproof.engine.base import Offload
 from kvproof.engine.formula import held_bytes, on_rank
 from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot, RecurrentSlot, Slot, Types
 from kvproof.model.types import Model
@@ -33,13 +34,21 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank offers: bytes a second, operations a second; `ranks` share the work.
 
     `sharing` copies of the model deal one set of routed experts out among them (data parallelism
-    of the attention): each keeps and reads its part, for the sequences of all.
+    of the attention): each keeps and reads its part, for the sequences of all. `offload`: what is
+    read from host memory instead, and ranks that work one after the other.
     """
 
     bandwidth: float
     flops: float | None
     ranks: int = 1
     sharing: int = 1
+    offload: Offload | None = None
+
+    @property
+    def speed(self) -> float:
+        """Bytes a second of the ranks that read at once."""
+        turns = self.offload.turns if self.offload else 1
+        return self.bandwidth * self.ranks / turns
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +136,22 @@ def weights_read(model: Model, batch: int, streamed: int | None = None, *, shari
     total = streamed_weight_bytes(model) if streamed is None else streamed
     if not model.experts or not model.experts_per_token:
         return total
-    share = 1 - (1 - model.experts_per_token / model.experts) ** (batch * sharing)
+    share = _experts_hit(model, batch * sharing)
     return total - round((1 - share / sharing) * expert_bytes(model))
+
+
+def _experts_hit(model: Model, batch: int) -> float:
+    """The share of the routed experts that `batch` tokens hit on average."""
+    return 1 - (1 - model.experts_per_token / model.experts) ** batch
+
+
+def _host_read(model: Model, machine: Machine, batch: int, kv: int) -> tuple[int, int]:
+    """Weight and cache bytes that a step reads from host memory."""
+    offload = machine.offload
+    if offload is None:
+        return 0, 0
+    hit = _experts_hit(model, batch) if model.experts and model.experts_per_token else 1.0
+    return offload.weight_bytes + round(hit * offload.expert_bytes), round(kv * offload.cache_share)
 
 
 def step_time(
@@ -147,9 +170,12 @@ def step_time(
     kv = sum(count * read_bytes(model, n, types, machine.ranks) for n, count in batch.items())
     dense = 2 * model.active_parameters * sequences
     flops = dense + sum(count * attention_flops(model, n) for n, count in batch.items())
-    speed = machine.bandwidth * machine.ranks
-    reading = weights / (speed * efficiency.weights) + kv / (speed * efficiency.attention)
-    peak = machine.flops * machine.ranks if machine.flops else None
+    host = _host_read(model, machine, max(sequences, 1), kv)
+    reading = (weights - host[0]) / (machine.speed * efficiency.weights)
+    reading += (kv - host[1]) / (machine.speed * efficiency.attention)
+    on_host = _host_term(machine, host, efficiency)
+    reading += on_host.value if on_host else 0.0
+    peak = machine.flops * machine.speed / machine.bandwidth if machine.flops else None
     computing = flops / (peak * efficiency.compute) if peak else 0.0
     return StepTime(
         batch=sequences,
@@ -161,14 +187,36 @@ def step_time(
         seconds=max(reading, computing),
         limit="bandwidth" if reading >= computing else "compute",
         efficiency=efficiency,
-        terms=_terms(weights, kv, speed, reading, (flops, computing), efficiency),
+        terms=_terms((weights, kv), host, machine, (reading, flops, computing), efficiency)
+        + ((on_host,) if on_host else ()),
+    )  # fmt: skip
+
+
+def _host_term(machine: Machine, host: tuple[int, int], eff: Efficiency) -> Term | None:
+    """The time that host memory takes; part of the reading."""
+    size, offload = sum(host), machine.offload
+    if not size or offload is None:
+        return None
+    seconds = size / (offload.bandwidth * eff.weights)
+    return Term(
+        name="reading, host",
+        value=seconds,
+        unit="s",
+        formula=f"weights {host[0]:,} B + cache {host[1]:,} B, / ({offload.bandwidth:.4g} B/s x "
+        f"{eff.weights:g}) = {seconds:.4g} s",
+        source=offload.source,
     )
 
 
 def _terms(
-    weights: int, kv: int, speed: float, reading: float, work: tuple[int, float], eff: Efficiency
+    read: tuple[int, int],
+    host: tuple[int, int],
+    machine: Machine,
+    work: tuple[float, int, float],
+    eff: Efficiency,
 ) -> tuple[Term, ...]:
-    flops, computing = work
+    (weights, kv), (reading, flops, computing) = read, work
+    speed, behind = machine.speed, " + host" if sum(host) else ""
     return (
         Term(
             name="weights read",
@@ -188,8 +236,9 @@ def _terms(
             name="reading",
             value=reading,
             unit="s",
-            formula=f"{weights:,} B / ({speed:.4g} B/s x {eff.weights:g}) + {kv:,} B / "
-            f"({speed:.4g} B/s x {eff.attention:g}) = {reading:.4g} s",
+            formula=f"{weights - host[0]:,} B / ({speed:.4g} B/s x {eff.weights:g}) + "
+            f"{kv - host[1]:,} B / ({speed:.4g} B/s x {eff.attention:g}){behind} = "
+            f"{reading:.4g} s",
             source=eff.source,
         ),
         Term(

@@ -6,8 +6,8 @@ recurrent buffers are exact (facts measured on b11549); compute buffers are esti
 
 from __future__ import annotations
 
-from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
-from kvproof.engine.llamacpp.flags import flags_of
+from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Offload
+from kvproof.engine.llamacpp.flags import flags_of, stretched
 from kvproof.kinds import Types, element_type
 from kvproof.model.types import Model
 
@@ -38,6 +38,11 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     return capacity_of(model, deployment, kv_bytes)
 
 
+def trained_for(model: Model, deployment: Deployment) -> int | None:
+    """The length that the model reaches under the deployment's rotary flags."""
+    return None if model.context is None else stretched(deployment.flags, model.context)
+
+
 def types_for(model: Model, deployment: Deployment) -> Types:
     """Element types of the deployment's cache; states are always f32."""
     flags = flags_of(deployment)
@@ -47,3 +52,21 @@ def types_for(model: Model, deployment: Deployment) -> Types:
 def ranks_for(deployment: Deployment) -> int:
     """GPUs that one server spreads its model over: all of them."""
     return deployment.gpu_count or 1
+
+
+def offload_for(model: Model, deployment: Deployment) -> Offload | None:
+    """What a decode step reads from host memory; None where it reads nothing there."""
+    from kvproof.engine.llamacpp.memory import offload_of
+
+    return offload_of(model, deployment)
+
+
+def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """What a plan says of a step's time that rests on an assumption."""
+    offload = offload_for(model, deployment)
+    if offload is None or flags_of(deployment).host_bandwidth:
+        return ()
+    if not (offload.weight_bytes or offload.expert_bytes or offload.cache_share):
+        return ()
+    rate = offload.bandwidth / 1e9
+    return (f"what stays in host memory is read at {rate:.4g} GB/s: {offload.source}",)

@@ -110,6 +110,24 @@ def _add(out: dict[int, int], model: Model, group: TensorGroup, place: Placement
         out[place.layers[layer] if offloaded else HOST] += size // len(layers)
 
 
+def streamed_on_host(model: Model, place: Placement) -> tuple[int, int]:
+    """Bytes of host weights that a decode step reads: of routed experts apart, behind the rest."""
+    rest = experts = 0
+    for group in model.tensors:
+        if not model.is_streamed(group):
+            continue
+        out = dict.fromkeys(place.devices, 0)
+        if group.role == "embedding":  # tied: the copy at the output is what is read
+            out[place.output] += stored_bytes(model, group)
+        else:
+            _add(out, model, group, place)
+        if group.role == "expert":
+            experts += out[HOST]
+        else:
+            rest += out[HOST]
+    return rest, experts
+
+
 def _spread(out: dict[int, int], place: Placement) -> dict[int, int]:
     """Rows or heads of every tensor over all GPUs alike."""
     on_gpus = sum(size for device, size in out.items() if device != HOST)

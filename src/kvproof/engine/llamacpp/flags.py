@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from kvproof.engine.cache_types import CacheType, Option, check_type
 from kvproof.engine.llamacpp.builds import Build, build_of
 from kvproof.errors import UsageError, unknown_name
 from kvproof.kinds.elements import ELEMENT_TYPES, ElementType
-from kvproof.units import parse_bytes
+from kvproof.units import parse_bytes, parse_rate
 
 _CACHE_TYPES = (
     CacheType("f32"), CacheType("f16"), CacheType("q8_0", (1620,)), CacheType("q4_0", (1620,)),
@@ -29,6 +30,7 @@ _CACHE_TYPES = (
 """Source: kv_cache_type_from_str (common/common.cpp, then common/arg.cpp). PR 4312 (2023-12-07), PR
 6183 (2024-03-21: iq4_nl); bf16 is not there in 2024-08 (b3640) and is in 2024-11 (b4100)."""
 CACHE_TYPES = tuple(row.name for row in _CACHE_TYPES)
+_ROTARY = ("rope_scale", "rope_freq_scale", "yarn_orig_ctx", "rope_scaling")
 _TYPED = ("cache_type_k", "cache_type_v", "spec_draft_type_k", "spec_draft_type_v")
 _C_API = {
     "n_ctx": "ctx_size", "n_seq_max": "parallel", "n_parallel": "parallel",
@@ -37,7 +39,7 @@ _C_API = {
     "n_cpu_moe": "n_cpu_moe",
 }  # fmt: skip
 # What kvproof adds: settings of the C API without a flag, and other programs' memory.
-_OWN = ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory", "used")
+_OWN = ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory", "host_bandwidth", "used")
 _ROLLED_BACK = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
 _TRUE, _FALSE = ("1", "on", "true", "yes", "enabled"), ("0", "off", "false", "no", "disabled")
 
@@ -71,6 +73,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     fit_ctx: int = 4096
     cache_ram: int = 8192
     n_outputs_max: int | None = None
+    host_bandwidth: float | None = None
     n_rs_seq: int | None = None
     spec_type: tuple[str, ...] = ()
     mtp: bool = False
@@ -116,8 +119,23 @@ def canonical_flag(name: str) -> tuple[str, bool]:
 
 
 def is_read(name: str) -> bool:
-    """Whether a flag decides memory; the others are known by name only."""
-    return name in _READERS
+    """Whether a flag decides memory or reach; the others are known by name only."""
+    return name in _READERS or name in _ROTARY
+
+
+def stretched(flags: Mapping[str, Any], trained: int) -> int:
+    """The length that a model trained for `trained` tokens reaches with its rotary flags.
+
+    Source: src/llama-context.cpp (yarn_orig_ctx, else n_ctx_train, times 1 / rope_freq_scale).
+    """
+    given = {canonical_flag(name)[0]: value for name, value in flags.items()}
+    scale, step = given.get("rope_scale"), given.get("rope_freq_scale")
+    try:
+        factor = float(scale) if scale else 1 / float(step) if step else 1.0
+        original = int(given.get("yarn_orig_ctx") or trained)
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise UsageError("rope_scale or yarn_orig_ctx is no number", hint="give one") from None
+    return max(trained, int(original * factor))
 
 
 def flags_of(deployment: Deployment) -> Flags:
@@ -233,6 +251,10 @@ def _memory(key: str, value: Any) -> int:
     return parse_bytes(value)
 
 
+def _rate(key: str, value: Any) -> float:
+    return parse_rate(value)
+
+
 _READERS: dict[str, Any] = {
     "ctx_size": _count, "parallel": _slots, "kv_unified": _unified, "batch_size": _count,
     "kv_unified_per_slot": _count, "ubatch_size": _count, "cache_type_k": _type,
@@ -240,6 +262,7 @@ _READERS: dict[str, Any] = {
     "n_gpu_layers": _layers, "split_mode": _mode, "tensor_split": _shares, "main_gpu": _count,
     "n_cpu_moe": _count, "cpu_moe": _switch, "fit": _switch, "fit_ctx": _count,
     "cache_ram": _whole, "n_outputs_max": _count, "n_rs_seq": _count, "gpu_memory": _memory,
+    "host_bandwidth": _rate,
     "used": _memory,
     "spec_type": _names, "mtp": _switch, "spec_draft_n_max": _count,
     "spec_draft_type_k": _type, "spec_draft_type_v": _type,

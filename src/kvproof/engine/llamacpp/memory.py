@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kvproof.engine.base import Budget, Deployment
+from kvproof.engine.base import Budget, Deployment, Offload
 from kvproof.engine.llamacpp.compute import compute_term, mask_bytes, output_term
 from kvproof.engine.llamacpp.context import Context, context_of
 from kvproof.engine.llamacpp.devices import (
@@ -12,6 +12,7 @@ from kvproof.engine.llamacpp.devices import (
     Placement,
     cache_pieces,
     placement,
+    streamed_on_host,
     weight_bytes_by_device,
 )
 from kvproof.engine.llamacpp.flags import Flags, flags_of
@@ -24,6 +25,8 @@ from kvproof.units import MIB
 _F32 = 4
 _STEP = 256
 _FIT_MARGIN = 1024 * MIB
+# Two channels of 8 bytes at 5,600 million transfers a second (JESD79-5).
+_HOST_BANDWIDTH = 2 * 8 * 5_600_000_000
 _CONTEXT = (400 * MIB, 200 * MIB, 600 * MIB)
 
 
@@ -88,6 +91,33 @@ def _settled(model: Model, flags: Flags, memory: tuple[int, ...], *, lowered: bo
         gpu_memory=memory,
         lowered=lowered,
     )
+
+
+def offload_of(model: Model, deployment: Deployment) -> Offload | None:
+    """What a step reads from host memory, and GPUs that wait for each other; None for neither."""
+    settled = settle(model, deployment)
+    place = settled.place
+    if not place.gpus:
+        return None
+    rest, experts = streamed_on_host(model, place)
+    held = cache_pieces(pieces(model, settled.context), place)
+    on_host = sum(piece.bytes for piece in held[HOST])
+    whole = sum(piece.bytes for parts in held.values() for piece in parts)
+    used = {device for device in (*place.layers, place.output) if device != HOST}
+    turns = 1 if place.sharded else max(len(used), 1)
+    if not (rest or experts or on_host) and turns == 1:
+        return None
+    gpu, given = deployment.accelerator, settled.flags.host_bandwidth
+    unified = gpu.memory_bandwidth if gpu is not None and gpu.unified_memory else None
+    return Offload(
+        weight_bytes=rest,
+        expert_bytes=experts,
+        cache_share=on_host / whole if whole else 0.0,
+        bandwidth=float(given or unified or _HOST_BANDWIDTH),
+        turns=turns,
+        source="host_bandwidth as given" if given else "memory shared with the GPU" if unified
+        else "host memory: two channels of DDR5-5600 assumed, give host_bandwidth",
+    )  # fmt: skip
 
 
 def fits(model: Model, settled: Settled) -> bool:

@@ -8,7 +8,7 @@ flash_attention, context_length).
 from __future__ import annotations
 
 from kvproof.engine import llamacpp
-from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
+from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Offload
 from kvproof.engine.ollama.flags import as_llamacpp, build_name, runner_model
 from kvproof.kinds import Types
 from kvproof.model.types import Model
@@ -42,6 +42,16 @@ def types_for(model: Model, deployment: Deployment) -> Types:
 def ranks_for(deployment: Deployment) -> int:
     """GPUs that one runner spreads its model over."""
     return llamacpp.ranks_for(deployment)
+
+
+def offload_for(model: Model, deployment: Deployment) -> Offload | None:
+    """What a decode step reads from host memory; None where it reads nothing there."""
+    return llamacpp.offload_for(_model(model, deployment), as_llamacpp(deployment, model))
+
+
+def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """What a plan says of a step's time that rests on an assumption."""
+    return llamacpp.warnings_for(_model(model, deployment), as_llamacpp(deployment, model))
 
 
 def _model(model: Model, deployment: Deployment) -> Model:
