@@ -75,21 +75,23 @@ def cache(  # noqa: PLR0913 - the contract's own signature
 
 def budget(model: Model, deployment: Deployment) -> Budget:
     """Memory of one GPU of the deployment, term by term, down to what is left for the cache."""
-    from kvproof.engine.base import engine_module
+    from kvproof.engine.base import engine_module, served_model
     from kvproof.engine.mixed import smallest_budget
 
     _check_model(model)
     _check_deployment(deployment)
+    model = served_model(model, deployment)
     answer: Budget = engine_module(deployment.engine.name).budget(model, deployment)
     return smallest_budget(model, deployment) if deployment.mixed else answer
 
 
 def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     """What `kv_bytes` of cache memory per GPU hold under the engine's allocator."""
-    from kvproof.engine.base import engine_module
+    from kvproof.engine.base import engine_module, served_model
 
     _check_model(model)
     _check_deployment(deployment)
+    model = served_model(model, deployment)
     kv_bytes = _bytes(kv_bytes)
     answer: Capacity = engine_module(deployment.engine.name).capacity(model, deployment, kv_bytes)
     return answer

@@ -49,6 +49,16 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class Unfollowed(msgspec.Struct, frozen=True):
+    """A variable that changes memory in a way that is not computed: what it does.
+
+    `usual` is the value with which it changes nothing; without one every value does.
+    """
+
+    what: str
+    usual: str | None = None
+
+
 def no_words(words: Words) -> Sequence[str]:
     """The environment says nothing."""
     return ()
@@ -62,7 +72,8 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     computed with, None for one that is not (`decides`). `model` makes the model's name of the
     options in `model_options` and the words that stand alone. `before` gives words that count
     as if they stood in front: from the environment. `config_options` name a file of options.
-    `unfollowed` are options that change memory in ways that are not computed, and what they do.
+    `unfollowed` are options that change memory in ways that are not computed, and what they do;
+    `variables` are such variables of the environment.
     """
 
     option: Callable[[str], Option]
@@ -75,6 +86,7 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     before: Callable[[Words], Sequence[str]] = no_words
     image: re.Pattern[str] | None = None
     unfollowed: Mapping[str, str] = {}
+    variables: Mapping[str, Unfollowed] = {}
 
 
 class _Reading:
@@ -170,6 +182,7 @@ class _Reading:
 def parse_words(words: Words, start: int, grammar: Grammar) -> Parsed:
     """What the arguments from word `start` on say, by the engine's own grammar."""
     reading = _Reading(grammar, words.files)
+    reading.notes += _variables(words, grammar)
     reading.take(grammar.before(words))
     reading.take(words.words[start:])
     return Parsed(
@@ -179,6 +192,15 @@ def parse_words(words: Words, start: int, grammar: Grammar) -> Parsed:
         ignored=tuple(reading.ignored),
         notes=tuple(dict.fromkeys(reading.notes)),
     )
+
+
+def _variables(words: Words, grammar: Grammar) -> list[str]:
+    """A word on each variable of the command that changes memory and is not followed."""
+    return [
+        f"{name}={value[:40]} {row.what}: not computed"
+        for name, row in grammar.variables.items()
+        if (value := words.environment.get(name)) and value != row.usual
+    ]
 
 
 def is_option(word: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kvproof.engine.base import Budget, Deployment, engine_module
+from kvproof.engine.base import Budget, Deployment, engine_module, served_model
 from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.errors import KvproofError, UsageError
 from kvproof.model.types import Model
@@ -211,7 +211,8 @@ def _capacities_at(
     """As `_at_release`, without the memory budget."""
     make = _buffers if log.engine == "llamacpp" else _capacities
     try:
-        return make(log, model, setup_of(log, gpu, release).deployment, None)
+        deployment = setup_of(log, gpu, release).deployment
+        return make(log, served_model(model, deployment), deployment, None)
     except KvproofError:
         return None
 
@@ -228,7 +229,7 @@ def _rows(
     terms: tuple[Term, ...] = ()
     for make in makers:
         try:
-            found, shown = make(log, model, deployment, overheads)
+            found, shown = make(log, served_model(model, deployment), deployment, overheads)
         except KvproofError as error:
             warnings.append(error.message)
             continue

@@ -62,11 +62,14 @@ def offload_for(model: Model, deployment: Deployment) -> Offload | None:
 
 
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """What a plan says of a step's time that rests on an assumption."""
-    offload = offload_for(model, deployment)
-    if offload is None or flags_of(deployment).host_bandwidth:
-        return ()
+    """What could not be read beside the model, and an assumed speed of the host's memory."""
+    from kvproof.engine.llamacpp.companions import companions_of
+
+    flags, offload = flags_of(deployment), offload_for(model, deployment)
+    unread = companions_of(flags).unread
+    if offload is None or flags.host_bandwidth:
+        return unread
     if not (offload.weight_bytes or offload.expert_bytes or offload.cache_share):
-        return ()
+        return unread
     rate = offload.bandwidth / 1e9
-    return (f"what stays in host memory is read at {rate:.4g} GB/s: {offload.source}",)
+    return (*unread, f"what stays in host memory is read at {rate:.4g} GB/s: {offload.source}")

@@ -41,6 +41,7 @@ _C_API = {
 # What kvproof adds: settings of the C API without a flag, and other programs' memory.
 _OWN = ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory", "host_bandwidth", "used")
 _ROLLED_BACK = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
+_LONGEST_PATH = 4096
 _TRUE, _FALSE = ("1", "on", "true", "yes", "enabled"), ("0", "off", "false", "no", "disabled")
 
 
@@ -78,6 +79,14 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     spec_type: tuple[str, ...] = ()
     mtp: bool = False
     spec_draft_n_max: int = 3
+    spec_draft_model: str | None = None
+    spec_draft_ngl: int | None = None
+    spec_draft_n_cpu_moe: int = 0
+    spec_draft_cpu_moe: bool = False
+    mmproj: str | None = None
+    mmproj_offload: bool = True
+    lora: tuple[str, ...] = ()
+    lora_scaled: tuple[str, ...] = ()
     spec_draft_type_k: ElementType = ELEMENT_TYPES["f16"]
     spec_draft_type_v: ElementType = ELEMENT_TYPES["f16"]
     gpu_memory: int | None = None
@@ -251,6 +260,23 @@ def _memory(key: str, value: Any) -> int:
     return parse_bytes(value)
 
 
+def _path(key: str, value: Any) -> str:
+    text = str(value)
+    if not text or len(text) > _LONGEST_PATH or "\0" in text:
+        raise _bad(key, value, "a file")
+    return text
+
+
+def _paths(key: str, value: Any) -> tuple[str, ...]:
+    parts = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(_path(key, part) for part in parts)
+
+
+def _scaled_paths(key: str, value: Any) -> tuple[str, ...]:
+    """Files, each with `:SCALE` behind it."""
+    return tuple(re.sub(r":-?[\d.]+$", "", part) for part in _paths(key, value))
+
+
 def _rate(key: str, value: Any) -> float:
     return parse_rate(value)
 
@@ -265,5 +291,8 @@ _READERS: dict[str, Any] = {
     "host_bandwidth": _rate,
     "used": _memory,
     "spec_type": _names, "mtp": _switch, "spec_draft_n_max": _count,
+    "spec_draft_model": _path, "spec_draft_ngl": _layers, "spec_draft_n_cpu_moe": _count,
+    "spec_draft_cpu_moe": _switch, "mmproj": _path, "mmproj_offload": _switch, "lora": _paths,
+    "lora_scaled": _scaled_paths,
     "spec_draft_type_k": _type, "spec_draft_type_v": _type,
 }  # fmt: skip

@@ -8,7 +8,8 @@ modelled: HiSparse, KV sharding, unified memory pools, hierarchical caching's ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
 from kvproof.engine.heads import check_heads
@@ -16,6 +17,8 @@ from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.engine.sglang.memory import make_budget
 from kvproof.engine.sglang.pools import Pools, make_pools
 from kvproof.engine.sglang.states import slots_a_request, state_pool
+from kvproof.errors import UsageError
+from kvproof.model.overrides import overridden
 from kvproof.model.types import Model
 from kvproof.terms import Term
 
@@ -26,6 +29,23 @@ _COMPRESSED_RUNNING = 256
 def check_flags(deployment: Deployment) -> None:
     """Raise UsageError for a flag that SGLang does not have or a value it can't take."""
     read_flags(deployment)
+
+
+def served_model(model: Model, deployment: Deployment) -> Model:
+    """The model as json_model_override_args change its config.
+
+    Source: SGLang 0.5.23, configs/model_config.py (model_override_args).
+    """
+    given = deployment.flags.get("json_model_override_args")
+    try:
+        overrides = json.loads(given) if isinstance(given, str) else given or {}
+    except ValueError:
+        overrides = None
+    if not isinstance(overrides, Mapping):
+        raise UsageError(
+            f"json_model_override_args is {str(given)[:60]!r}", hint="give a JSON object"
+        )
+    return overridden(model, overrides)
 
 
 def budget(model: Model, deployment: Deployment) -> Budget:

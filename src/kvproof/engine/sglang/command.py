@@ -9,6 +9,7 @@ from typing import Any
 from kvproof.engine.arguments import Grammar, Option, by_prefix, number_or_text, values_ahead
 from kvproof.engine.command import Reader
 from kvproof.engine.sglang.flags import OWN_KV_DTYPES, canonical_flag, is_read, known_flags
+from kvproof.engine.sglang.variables import UNFOLLOWED, options_of
 from kvproof.engine.shell import Words
 from kvproof.errors import UsageError, unknown_name
 
@@ -110,6 +111,8 @@ READER = Reader(
         model_options=_MODEL_OPTIONS,
         config_options=("config",),
         image=_IMAGE,
+        before=options_of,
+        variables=UNFOLLOWED,
     ),
     render=_render,
 )

@@ -121,7 +121,7 @@ _READ = frozenset(
      "mamba_radix_cache_strategy", "mamba_ssm_dtype", "quantization", "disable_cuda_graph",
      "cuda_graph_bs", "enable_piecewise_cuda_graph", "disaggregation_mode", "moe_a2a_backend",
      "enable_lora", "lora_paths", "enable_hierarchical_cache", "language_only", "load_format",
-     "disable_prefill_cuda_graph", "disable_decode_cuda_graph")
+     "disable_prefill_cuda_graph", "disable_decode_cuda_graph", "json_model_override_args")
 )  # fmt: skip
 
 

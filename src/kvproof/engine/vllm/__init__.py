@@ -9,8 +9,11 @@ from __future__ import annotations
 from kvproof.engine.base import Cache, CacheRequest, Deployment
 from kvproof.engine.vllm.budget import budget, refusals_for
 from kvproof.engine.vllm.flags import read_flags
+from kvproof.engine.vllm.lengths import too_long
 from kvproof.engine.vllm.planner import VllmCapacity, VllmGroup, capacity
 from kvproof.engine.vllm.sequence import sequence_cache
+from kvproof.engine.vllm.settings import settle
+from kvproof.model.overrides import overridden
 from kvproof.model.types import Model
 
 __all__ = [
@@ -21,12 +24,30 @@ __all__ = [
     "capacity",
     "check_flags",
     "refusals_for",
+    "served_model",
+    "warnings_for",
 ]
 
 
 def check_flags(deployment: Deployment) -> None:
     """Raise UsageError for a flag that vLLM does not have or a value it can't read."""
     read_flags(deployment)
+
+
+def served_model(model: Model, deployment: Deployment) -> Model:
+    """The model as the flags change its config: hf_overrides, and rope_scaling before 0.11.1."""
+    flags = read_flags(deployment)
+    overrides = dict(flags.get("hf_overrides") or {})
+    if flags.get("rope_scaling"):
+        overrides["rope_scaling"] = flags["rope_scaling"]
+    return overridden(model, overrides)
+
+
+def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """What vLLM refuses before it looks at memory: a length beyond the one it derives."""
+    settings = settle(model, deployment)
+    said = too_long(model, settings.flags, settings.rules)
+    return () if said is None or settings.flags.get("allow_long_max_model_len") else (said,)
 
 
 def cache(model: Model, request: CacheRequest, version: str | None = None) -> Cache:

@@ -12,6 +12,7 @@ from kvproof.engine.arguments import Grammar, Option, by_prefix, one_value, valu
 from kvproof.engine.command import Reader
 from kvproof.engine.shell import Words
 from kvproof.engine.vllm.flags import flag_type, is_switch, known_flags, read_value
+from kvproof.engine.vllm.variables import AS_FLAGS, UNFOLLOWED, environment_of, options_of
 from kvproof.errors import UsageError, unknown_name
 
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
@@ -33,8 +34,6 @@ _MANY = (
     "kv_cache_dtype_skip_layers", "lora_target_modules", "collect_detailed_traces",
     "numa_bind_cpus", "numa_bind_nodes", "disable_access_log_for_endpoints",
 )  # fmt: skip
-# Variables that decide memory, and the options that say the same.
-_VARIABLES = {"VLLM_ATTENTION_BACKEND": "--attention-backend"}
 _NOT_ON_COMMAND_LINE = ("usage_context", "device", "model", "used")
 _SEE = "see vllm serve --help"
 
@@ -114,23 +113,16 @@ def _model(named: Mapping[str, str], alone: Sequence[str]) -> str | None:
     return f"{name}@{revision}" if name and revision and revision != "main" else name
 
 
-def _before(words: Words) -> list[str]:
-    return [
-        f"{option}={words.environment[name]}"
-        for name, option in _VARIABLES.items()
-        if words.environment.get(name)
-    ]
-
-
 def _spelled(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     name, at, revision = model.rpartition("@")
-    words = ["vllm", "serve", *([name, "--revision", revision] if at else [model])]
+    served = [name, "--revision", revision] if at else [model]
+    words = [*environment_of(flags), "vllm", "serve", *served]
     for name, value in flags.items():
-        if name in _NOT_ON_COMMAND_LINE or value is None:
+        if name in (*_NOT_ON_COMMAND_LINE, *AS_FLAGS) or value is None:
             continue
         option = _spelled(name)
         if isinstance(value, bool):
@@ -155,8 +147,9 @@ READER = Reader(
         model=_model,
         model_options=("model", "revision"),
         config_options=("config",),
-        before=_before,
+        before=options_of,
         image=_IMAGE,
+        variables=UNFOLLOWED,
     ),
     render=_render,
 )

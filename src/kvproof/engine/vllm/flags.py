@@ -62,8 +62,8 @@ _KV_DTYPES = Option(
 in 0.4.2, 0.4.3, 0.5.0, 0.6.1 to 0.8.5, 0.9.0, 0.9.2 and every minor since; each dated by the first
 release read that has it, the one before it being without."""
 
-_OWN = {"used": "bytes"}
-"""What kvproof adds: memory of each GPU that other processes use."""
+_OWN = {"used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraphs": "bool"}
+"""What kvproof adds: memory of each GPU that other processes use, and what only variables say."""
 
 
 @cache

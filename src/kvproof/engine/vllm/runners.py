@@ -54,7 +54,8 @@ _ROCM_ESTIMATES = (0, 26, 0)
 
 def charges_graphs(model: Model, settings: Settings) -> bool:
     """Whether the runner takes an estimate of this model's graphs off the budget."""
-    if not settings.rules.graphs_charged or settings.flags.get("enforce_eager"):
+    charged = settings.flags.get("estimate_cudagraphs", settings.rules.graphs_charged)
+    if not charged or settings.flags.get("enforce_eager"):
         return False
     if settings.platform == "rocm" and settings.rules.version < _ROCM_ESTIMATES:
         return False

@@ -82,12 +82,16 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Multi-head latent attention keeps the latent and not expanded heads."""
     block_by_backend: bool = True
     """The block size follows the backend's smallest kernel block; before, fixed by name."""
+    picture_backends: bool = True
+    """Pictures that are read in both directions have attention backends of their own."""
     a100_small: bool = True
     """An A100 batches as a small GPU whatever its memory."""
     short_gather: bool = True
     """Sparse attention gathers two of the longest sequences where they are very long, not five."""
     short_longrope: bool = True
     """Models with LongRoPE start at the length before scaling when none is given."""
+    yarn_is_scaled: bool = True
+    """max_position_embeddings hold YaRN's scaled length; before, it was the original's multiple."""
     checkpoint_kv_dtype: bool = True
     """A checkpoint's own kv cache type is taken when none is given."""
 
@@ -129,8 +133,10 @@ _FIRST = Rules(
     others_charged=True,
     latent=False,
     block_by_backend=False,
+    picture_backends=False,
     a100_small=False,
     short_gather=False,
+    yarn_is_scaled=False,
     checkpoint_kv_dtype=False,
 )
 
@@ -212,12 +218,18 @@ CHANGES: tuple[Change, ...] = (
         "v1/core/kv_cache_utils.py, v1/kv_cache_interface.py (0.29.0)",
     ),
     Change((0, 30, 0), {"runner_v2": True, "pp_async": True}, "config/vllm.py (0.30.0)"),
+    Change((0, 30, 0), {"yarn_is_scaled": True}, "config/model.py (0.30.0; not in 0.29.0)"),
     Change(
         (0, 31, 0),
         {"short_gather": True},
         "config/vllm.py: sparse_mla_prefill_workspace_factor (0.32.0; not in 0.30.0)",
     ),
     Change((0, 32, 0), {"state_modes": ("align", "none")}, "config/cache.py (0.32.0)"),
+    Change(
+        (0, 32, 0),
+        {"picture_backends": True},
+        "v1/attention/backends/composite.py, PR 56305 of September 2026 (0.32.0)",
+    ),
 )
 
 
