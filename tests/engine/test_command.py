@@ -313,8 +313,8 @@ def test_releases_of_images(image: str, engine: str) -> None:
 
 
 def test_options_that_are_not_followed_are_said() -> None:
-    found = read_command("llama-server -m m.gguf -ot '.ffn_.*_exps.=CPU' --mmproj p.gguf --mlock")
+    found = read_command("llama-server -m m.gguf -ot '.ffn_.*_exps.=CPU' -mmu http://x --mlock")
     assert found.notes == (
         "-ot moves tensors between devices: not computed",
-        "--mmproj loads a projector beside the model: not computed",
+        "-mmu loads a projector beside the model: not computed",
     )

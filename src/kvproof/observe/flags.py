@@ -69,6 +69,9 @@ def read_flags(text: str) -> dict[str, Any]:
     return out
 
 
+_FILES = ("mmproj", "lora", "lora_scaled", "spec_draft_model")  # a log's paths are not opened
+
+
 def spoken_flags(engine: str, words: str) -> tuple[str | None, dict[str, Any]]:
     """Model and flags of the rest of a command line; nothing where it can't be read."""
     from kvproof.engine.command import read_flags
@@ -79,4 +82,5 @@ def spoken_flags(engine: str, words: str) -> tuple[str | None, dict[str, Any]]:
         read = read_flags(engine, commands[0].words if commands else ())
     except KvproofError:
         return None, {}
-    return read.model, dict(read.deployment.flags)
+    flags = read.deployment.flags
+    return read.model, {name: value for name, value in flags.items() if name not in _FILES}

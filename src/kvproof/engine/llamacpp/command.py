@@ -22,12 +22,8 @@ _PREFIX = "LLAMA_ARG_"
 _VARIABLES = {"N_PARALLEL": "parallel", "BATCH": "batch_size", "UBATCH": "ubatch_size"}
 _UNFOLLOWED = {
     "override_tensor": "moves tensors between devices",
-    "mmproj": "loads a projector beside the model",
     "mmproj_url": "loads a projector beside the model",
-    "spec_draft_model": "loads a draft model",
     "spec_draft_hf": "loads a draft model",
-    "lora": "loads an adapter",
-    "lora_scaled": "loads an adapter",
     "rpc": "spreads the model over other machines",
 }
 # What `-hf org/name` stands for: the first of Q4_K_M, Q8_0, any (common/download.cpp).
@@ -107,7 +103,7 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     words = ["llama-server", *_model_words(model)]
     for name, value in flags.items():
         key, negated = canonical_flag(name)
-        if key == "used" or value is None:
+        if key in ("used", "host_bandwidth") or value is None:
             continue
         if key in ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory"):
             raise UsageError(f"{key} is no flag of llama-server", hint="leave it out")

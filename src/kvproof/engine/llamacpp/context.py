@@ -83,7 +83,8 @@ def context_of(model: Model, flags: Flags) -> Context:
     rolled_back = drafted if flags.n_rs_seq is None else flags.n_rs_seq
     outputs = flags.n_outputs_max
     if outputs is None:
-        outputs = sequences * (1 + drafted)
+        # common_speculative_get_output_limits: one for the token, one for each that is drafted
+        outputs = sequences * (1 + (flags.spec_draft_n_max if flags.spec_draft_model else drafted))
     return Context(
         arch=arch,
         build=build,

@@ -5,6 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from kvproof.engine.base import Budget, Deployment, Offload
+from kvproof.engine.llamacpp.companions import (
+    NONE,
+    Companions,
+    companions_of,
+    draft_flags,
+    file_terms,
+)
 from kvproof.engine.llamacpp.compute import compute_term, mask_bytes, output_term
 from kvproof.engine.llamacpp.context import Context, context_of
 from kvproof.engine.llamacpp.devices import (
@@ -40,6 +47,9 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory: tuple[int, ...]
     """Memory of each GPU; empty without one."""
     lowered: bool
+    beside: Companions = NONE
+    draft: Settled | None = None
+    """The draft model's own context and placement."""
 
 
 def budget_of(model: Model, deployment: Deployment) -> Budget:
@@ -48,8 +58,7 @@ def budget_of(model: Model, deployment: Deployment) -> Budget:
     With a GPU, the terms of each device add up to its memory; what is left free is the last.
     """
     settled = settle(model, deployment)
-    parts = pieces(model, settled.context)
-    kv_bytes = sum(piece.bytes for piece in parts)
+    kv_bytes = _cache_bytes(model, settled)
     if not settled.gpu_memory:
         terms: tuple[Term, ...] = _one_place(model, settled)
     else:
@@ -61,6 +70,14 @@ def budget_of(model: Model, deployment: Deployment) -> Budget:
     return Budget(kv_bytes=kv_bytes, interval=(kv_bytes, kv_bytes), terms=terms)
 
 
+def _cache_bytes(model: Model, settled: Settled) -> int:
+    """The cache of the model, and of its draft."""
+    size = sum(piece.bytes for piece in pieces(model, settled.context))
+    if settled.draft is not None and settled.beside.draft is not None:
+        size += _cache_bytes(settled.beside.draft, settled.draft)
+    return size
+
+
 def settle(model: Model, deployment: Deployment) -> Settled:
     """The context that starts; --fit lowers an unnamed context, then the layers on the GPUs."""
     flags = flags_of(deployment)
@@ -68,7 +85,7 @@ def settle(model: Model, deployment: Deployment) -> Settled:
     if len(set(memory)) > 1 and not any(flags.tensor_split):  # layers by what is free
         shares = tuple(float(size - flags.used) for size in memory)
         flags = msgspec.structs.replace(flags, tensor_split=shares)
-    asked = _settled(model, flags, memory, lowered=False)
+    asked = _settled(model, flags, memory, companions_of(flags))
     if not memory or not flags.fit or fits(model, asked):
         return asked
     return _fit(model, asked)
@@ -81,16 +98,26 @@ def _memories(deployment: Deployment, flags: Flags) -> tuple[int, ...]:
     return tuple(kind.memory_bytes for count, kind in deployment.kinds for _ in range(count))
 
 
-def _settled(model: Model, flags: Flags, memory: tuple[int, ...], *, lowered: bool) -> Settled:
-    place = placement(model, flags, len(memory))
+def _settled(
+    model: Model,
+    flags: Flags,
+    memory: tuple[int, ...],
+    beside: Companions,
+    *,
+    lowered: bool = False,
+) -> Settled:
+    place, context = placement(model, flags, len(memory)), context_of(model, flags)
     return Settled(
         flags=flags,
-        context=context_of(model, flags),
+        context=context,
         place=place,
         weights=weight_bytes_by_device(model, place),
         gpu_memory=memory,
         lowered=lowered,
-    )
+        beside=beside,
+        draft=_settled(beside.draft, draft_flags(flags, context), memory, NONE)
+        if beside.draft is not None else None,
+    )  # fmt: skip
 
 
 def offload_of(model: Model, deployment: Deployment) -> Offload | None:
@@ -157,15 +184,13 @@ def _fit(model: Model, asked: Settled) -> Settled:
 
 def _layers(model: Model, settled: Settled, count: int) -> Settled:
     flags = msgspec.structs.replace(settled.flags, n_gpu_layers=count)
-    return _settled(model, flags, settled.gpu_memory, lowered=True)
+    return _settled(model, flags, settled.gpu_memory, settled.beside, lowered=True)
 
 
 def _context(model: Model, settled: Settled, cells: int) -> Settled:
     """The same with another context length."""
     flags = msgspec.structs.replace(settled.flags, ctx_size=cells)
-    return msgspec.structs.replace(
-        settled, flags=flags, context=context_of(model, flags), lowered=True
-    )
+    return _settled(model, flags, settled.gpu_memory, settled.beside, lowered=True)
 
 
 def device_terms(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
@@ -190,7 +215,24 @@ def _used(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
         work = (_gpu_compute(model, context, place, device), _context_term(name))
         if settled.flags.used:
             work = (*work, _others_term(name, settled.flags.used))
-    return (*weights, *cache, *work)
+    return (*weights, *cache, *_beside(settled, device, name), *work)
+
+
+def _beside(settled: Settled, device: int, name: str) -> tuple[Term, ...]:
+    """What is loaded beside the model on one device; files go to the first GPU."""
+    projector_here = 0 if settled.flags.mmproj_offload and settled.place.gpus else HOST
+    adapters_here = 0 if settled.place.gpus else HOST
+    here = {"projector": projector_here, "adapter": adapters_here}
+    files = tuple(file for file in settled.beside.files if here[file[0]] == device)
+    terms = file_terms(msgspec.structs.replace(settled.beside, files=files), name)
+    draft = settled.beside.draft
+    if draft is None or settled.draft is None:
+        return terms
+    own = msgspec.structs.replace(
+        settled.draft, flags=msgspec.structs.replace(settled.draft.flags, used=0)
+    )
+    drawn = [t for t in _used(draft, own, device) if not t.name.startswith("GPU context")]
+    return (*terms, *(msgspec.structs.replace(t, name=f"draft {t.name}") for t in drawn))
 
 
 def _one_place(model: Model, settled: Settled) -> tuple[Term, ...]:
@@ -199,9 +241,19 @@ def _one_place(model: Model, settled: Settled) -> tuple[Term, ...]:
     return (
         *_weights_term(weights, ""),
         *buffer_terms(pieces(model, settled.context)),
+        *_beside_in_one(settled),
         compute_term(model, settled.context),
         output_term(model, settled.context),
     )
+
+
+def _beside_in_one(settled: Settled) -> tuple[Term, ...]:
+    terms = file_terms(settled.beside, "")
+    draft = settled.beside.draft
+    if draft is None or settled.draft is None:
+        return terms
+    own = _one_place(draft, settled.draft)
+    return (*terms, *(msgspec.structs.replace(t, name=f"draft {t.name}") for t in own))
 
 
 def _name(place: Placement, device: int) -> str:
