@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvproof.engine.manifest import read_manifest
+from kvproof.engine.manifest import read_manifest, servers
 from kvproof.errors import InputError
 
 KUBERNETES = """
@@ -291,3 +291,20 @@ def test_hostile_manifests_end(text: str) -> None:
     with pytest.raises(InputError) as caught:
         read_manifest(text)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "engine"),
+    [
+        ("vllm/vllm-openai:v0.11.0", "meta-llama/Llama-3.1-8B --max-model-len 8192", "vllm@0.11.0"),
+        ("public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v0.9.1", "--model a/b", "vllm@0.9.1"),
+        ("opea/vllm-gaudi:1.3", "vllm serve a/b", "vllm"),
+        ("lmcache/vllm-openai:v0.4.7", "a/b", "vllm"),
+        ("ollama/ollama:0.12.3", "", "ollama@0.12.3"),
+        ("ghcr.io/ggml-org/llama.cpp:server-b6000", "-hf a/b:Q4_K_M", "llamacpp@b6000"),
+    ],
+)
+def test_each_engine_knows_its_images(image: str, command: str, engine: str) -> None:
+    line = f'    command: "{command}"\n' if command else ""
+    found = servers(f"services:\n  web:\n    image: {image}\n{line}")
+    assert str(found[0].command.deployment.engine) == engine

@@ -26,12 +26,18 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """One engine's command lines: `start` finds where its arguments begin (None: not its own)."""
+    """One engine's command lines: `start` finds where its arguments begin (None: not its own).
+
+    `entry` is the command that the images whose names hold one of `images` run by themselves, so
+    that only its arguments stand beside them.
+    """
 
     engine: str
     start: Callable[[Words], int | None]
     grammar: Grammar
     render: Callable[[str, Mapping[str, Any]], list[str]]
+    images: tuple[str, ...] = ()
+    entry: tuple[str, ...] = ()
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +56,16 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 def readers() -> tuple[Reader, ...]:
     """The readers of all engines that have one."""
     return tuple(import_module(f"kvproof.engine.{name}.command").READER for name in _ENGINES)
+
+
+def entry_point(image: str) -> tuple[str, ...] | None:
+    """The command that an image runs by itself; None for images of no engine, or without one."""
+    return next((r.entry for r in readers() for sign in r.images if sign in image), None)
+
+
+def starts_engine(words: Words) -> bool:
+    """Whether a simple command starts a known engine."""
+    return any(True for _ in _starts([words]))
 
 
 def read_command(

@@ -7,20 +7,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvproof.engine.command import entry_point, starts_engine
 from kvproof.engine.shell import SHELL, Words, simple_commands
 from kvproof.errors import UsageError
 
-# Images whose entry point is the server: only its arguments stand in the manifest.
-_ENTRY_POINTS = (
-    ("vllm-openai", ("vllm", "serve")),
-    ("vllm/vllm", ("vllm", "serve")),
-    ("llm-d", ("vllm", "serve")),
-    ("huggingfaceserver", ("vllm", "serve")),
-    ("llama.cpp:server", ("llama-server",)),
-    ("llama.cpp:full", ("llama-server",)),
-    ("ollama/ollama", ("ollama", "serve")),
-)
-_PROGRAMS = ("vllm", "sglang", "trtllm", "llama", "ollama", "python", "serve")
+_CHART_ENTRY = ("vllm", "serve")
+"""What KServe's runtime and charts without an image of their own run."""
 _KUBERNETES = re.compile(r"\$\(([\w.-]{1,200})\)")
 _COMPOSE = re.compile(r"\$\{(\w{1,100}):?[-=?]?([^{}]*)\}")
 _GPU = re.compile(r"^(?:nvidia\.com/(?:gpu|mig-[\w.-]+)|amd\.com/gpu|gpu\.intel\.com/\w+|gpu)$")
@@ -94,7 +86,7 @@ def command_of(
     except UsageError:
         return None
     for command in commands:
-        if any(sign in word for word in command.words[:12] for sign in _PROGRAMS):
+        if starts_engine(command):
             return Words((image_of(container), *command.words), command.environment, files, 1)
     return None
 
@@ -114,19 +106,19 @@ def _all_words(container: Mapping[str, Any], variables: Mapping[str, str]) -> li
     name = image_of(container) or str(container.get("modelCommand") or "")
     if container.get("modelCommand") in ("vllmServe", "imageDefault"):
         return [name, "vllm", "serve", *words]
-    found = next((line for sign, line in _ENTRY_POINTS if sign in name), None)
+    found = entry_point(name)
     kserve = _kserve(container)
     bare = not name and not words and "resources" in container
     if found is None and not kserve and not bare:
         return None
-    return [name, *(found or ("vllm", "serve")), *(kserve or words)]
+    return [name, *(found or _CHART_ENTRY), *(kserve or words)]
 
 
 def _is_compose_arguments(container: Mapping[str, Any], words: list[str]) -> bool:
     """Whether a compose command continues an image's entry point with a model's name."""
-    own = any(sign in words[0] for sign in _PROGRAMS) or SHELL.match(words[0])
-    known = any(sign in image_of(container) for sign, _ in _ENTRY_POINTS)
-    return known and not own and "/" in words[0] and not words[0].startswith("/")
+    known = entry_point(image_of(container)) is not None
+    named = "/" in words[0] and not words[0].startswith(("/", "./"))
+    return known and named and not SHELL.match(words[0])
 
 
 def _kserve(container: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,6 @@ PyYAML (extra [manifests]); documents are bounded, and nothing is run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +18,6 @@ from kvproof.engine.command import Command, read_words
 from kvproof.engine.container import (
     command_of,
     gpus_of,
-    image_of,
     is_container,
     runtime_of,
     whole,
@@ -27,11 +25,6 @@ from kvproof.engine.container import (
 from kvproof.engine.mixed import BY_DEVICE
 from kvproof.errors import InputError, UsageError
 
-# An engine's own image and its release; other images carry versions of their own.
-_RELEASE = re.compile(
-    r"(?:^|/)(?:vllm|sglang|ollama|tensorrt|llama)[\w.-]*(?:/[\w.-]+)?"
-    r":v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|dev|rc)\d+)?)"
-)
 _MOST_NODES = 100_000
 _COPIES = ("replicas", "replicaCount", "minReplicas")
 # Parts that repeat another one of the same group on its other nodes.
@@ -108,7 +101,6 @@ def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ..
             reasons.append(str(error))
             continue
         if command is not None:
-            command = _of_release(command, image_of(container))
             found.append(_server(command, container, place, [row.name for row in found]))
     if not found:
         why = f" ({reasons[0]})" if reasons else ""
@@ -164,16 +156,6 @@ def _counted(command: Command, count: int, notes: list[str]) -> Command:
     elif given.gpu_count is not None and given.gpu_count != count:
         notes.append(f"{given.gpu_count} GPUs are given, the manifest starts {count}")
     return msgspec.structs.replace(command, deployment=given, notes=tuple(notes))
-
-
-def _of_release(command: Command, image: str) -> Command:
-    """The command with the release that the image's tag names, when its engine names none."""
-    tag = None if "lmcache/" in image else _RELEASE.search(image)
-    given = command.deployment
-    if tag is None or given.engine.version is not None:
-        return command
-    released = Deployment(f"{given.engine.name}@{tag[1]}", given.gpu, **given.flags)
-    return msgspec.structs.replace(command, deployment=released)
 
 
 def _containers(documents: list[Any]) -> Iterator[tuple[Mapping[str, Any], _Place]]:

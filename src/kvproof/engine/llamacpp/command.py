@@ -147,4 +147,6 @@ READER = Reader(
         unfollowed=_UNFOLLOWED,
     ),
     render=_render,
+    images=("llama.cpp:server", "llama.cpp:full"),
+    entry=("llama-server",),
 )

@@ -106,4 +106,6 @@ READER = Reader(
         image=_IMAGE,
     ),
     render=_render,
+    images=("ollama/ollama",),
+    entry=("ollama", "serve"),
 )

@@ -19,7 +19,7 @@ _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
 # LMCache's image of the same name carries LMCache's own version.
 _IMAGE = re.compile(
     r"(?:lmcache/vllm-openai(?::[\w.+-]*)?"
-    r"|(?:^|/)vllm-openai(?:-rocm)?(?::v?(\d+\.\d[\w.+]*)?[\w.+-]*)?)$"
+    r"|(?:^|/)vllm-(?:openai|cpu|tpu|xpu|hpu)[\w-]*(?::v?(\d+\.\d[\w.+]*)?[\w.+-]*)?)$"
 )
 _SHORT = {
     "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size",
@@ -152,4 +152,6 @@ READER = Reader(
         variables=UNFOLLOWED,
     ),
     render=_render,
+    images=("vllm-openai", "vllm/vllm", "vllm-cpu", "llm-d", "huggingfaceserver"),
+    entry=("vllm", "serve"),
 )

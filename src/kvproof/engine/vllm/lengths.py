@@ -65,5 +65,3 @@ def trained_by_name(model: Model) -> int:
 def _window(model: Model) -> int | None:
     windows = [slot.window for slot in model.slots if isinstance(slot, SlidingSlot)]
     return windows[0] if windows else None
-
-
