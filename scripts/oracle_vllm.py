@@ -30,7 +30,7 @@ from kvproof.engine import vllm
 from kvproof.errors import KvproofError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from vllm_cases import configs, random_case
+from vllm_cases import configs, in_turn, random_case
 
 _SHARED = Path(os.environ.get("KVPROOF_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _FOLDERS = (_SHARED.parent / "tools" / "vllm" / "configs", _SHARED / "configs")
@@ -170,8 +170,8 @@ def main() -> int:
     folders = options.configs or [f for f in _FOLDERS if f.is_dir()]
     known = {n: c for folder in folders for n, c in configs(folder).items()} or catalogue()
     gpus = options.gpus.split(",")
-    names = [name for _ in range(-(-options.cases // len(known))) for name in known]
-    cases = [random_case(rng, n, known[n], rng.choice(gpus)) for n in names[: options.cases]]
+    names = in_turn(rng, known, options.cases)
+    cases = [random_case(rng, n, known[n], rng.choice(gpus)) for n in names]
     answers = ask(options.python, cases)
     counts, lines = compare(cases, answers)
     print(*lines, sep="\n")

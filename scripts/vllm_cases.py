@@ -36,9 +36,9 @@ _CHANCES: tuple[tuple[float, str, list[Any]], ...] = (
     (0.05, "cpu_offload_gb", [4]),
     (0.04, "kv_sharing_fast_prefill", [True]),
     (0.04, "disable_sliding_window", [True]),
-    (0.06, "dtype", ["float16", "bfloat16"]),
+    (0.08, "dtype", ["float16", "bfloat16", "float32"]),
     (0.05, "enforce_eager", [True]),
-    (0.05, "attention_backend", ["TRITON_ATTN", "FLASHINFER", "FLASH_ATTN"]),
+    (0.07, "attention_backend", ["TRITON_ATTN", "FLASHINFER", "FLASH_ATTN", "FLEX_ATTENTION"]),
     (0.04, "data_parallel_size", [2]),
     (0.03, "language_model_only", [True]),
     (0.03, "enable_expert_parallel", [True]),
@@ -53,6 +53,20 @@ def configs(folder: Path) -> dict[str, dict[str, Any]]:
         if isinstance(config, dict) and "architectures" in config:
             found[path.stem if path.stem != "config" else path.parent.name] = config
     return found
+
+
+def in_turn(rng: random.Random, known: dict[str, dict[str, Any]], count: int) -> list[str]:
+    """`count` names, every architecture in turn before one comes again, any of its models."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, config in known.items():
+        key = (config["architectures"][0], str(config.get("model_type")))
+        alike.setdefault(key, []).append(name)
+    out: list[str] = []
+    while len(out) < count:
+        turn = list(alike.values())
+        rng.shuffle(turn)
+        out += [rng.choice(names) for names in turn]
+    return out[:count]
 
 
 def unquantized(config: dict[str, Any]) -> dict[str, Any]:

@@ -137,7 +137,8 @@ class Inert(Hollow):
 
     __ror__ = __or__
     __mul__ = __add__ = __sub__ = __rmul__ = __radd__ = lambda self, other: self
-    __floordiv__ = __truediv__ = __mod__ = __rsub__ = __lshift__ = lambda self, other: self
+    __floordiv__ = __truediv__ = __mod__ = __lshift__ = lambda self, other: self
+    __rfloordiv__ = __rtruediv__ = __rmod__ = __rsub__ = lambda self, other: self
 
     def __mro_entries__(self, bases: object) -> tuple[type, ...]:
         return (object,)

@@ -33,6 +33,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     kv_heads: int = 8
     kv_dtype: str = "auto"
     sinks: bool = False
+    pictures: bool = False
+    """Pictures are read in both directions, by backends that can do that."""
     block_size: int | None = None
     context_ranks: int = 1
     forced: str | None = None
@@ -98,6 +100,9 @@ def _fixed(name: str, *sizes: int, exact: bool = False) -> Backend:
 FLASH_ATTN = Backend(name="FLASH_ATTN", sizes=(16,))
 TRITON_ATTN = Backend(name="TRITON_ATTN", sizes=(16,))
 FLASH_ATTN_DIFFKV = Backend(name="FLASH_ATTN_DIFFKV", sizes=(16,))
+TRITON_ATTN_DIFFKV = Backend(name="TRITON_ATTN_DIFFKV", sizes=(16,))
+TRITON_FLASHINFER = _fixed("TRITON_FLASHINFER", 64)
+TRITON_FLASH_ATTN = Backend(name="TRITON_FLASH_ATTN", sizes=(16,))
 FLEX = Backend(name="FLEX_ATTENTION", sizes=(16,))
 FLASHINFER = _fixed("FLASHINFER", 16, 32, 64)
 FLASHINFER_LARGE = _fixed("FLASHINFER", 16, 32, 64, 128, 256, 512, 1024)
@@ -126,7 +131,8 @@ Source: vLLM 0.32, models/minimax_m3/common (sparse_attention.py, indexer.py).
 _ALL = {
     b.name: b
     for b in (
-        FLASH_ATTN, TRITON_ATTN, FLEX, FLASHINFER, ROCM_ATTN, CPU_ATTN, CPU_MLA, FLASH_ATTN_MLA,
+        FLASH_ATTN, TRITON_ATTN, FLASH_ATTN_DIFFKV, TRITON_ATTN_DIFFKV, TRITON_FLASHINFER,
+        TRITON_FLASH_ATTN, FLEX, FLASHINFER, ROCM_ATTN, CPU_ATTN, CPU_MLA, FLASH_ATTN_MLA,
         TRITON_MLA, FLASHMLA, FLASHINFER_MLA, CUTLASS_MLA, ROCM_MLA, FLASH_ATTN_MLA_SPARSE,
         FLASHMLA_SPARSE, FLASHINFER_MLA_SPARSE, FLASHINFER_MLA_SPARSE_SM120, ROCM_MLA_SPARSE,
     )
@@ -139,6 +145,9 @@ _KEEPS = {
     "FLASH_ATTN": _FP8,
     "FLASH_ATTN_DIFFKV": (*_FP8, "fp8_per_token_head", "int8_per_token_head",
                           "int4_per_token_head"),
+    "TRITON_ATTN_DIFFKV": _FP8,
+    "TRITON_FLASHINFER": (*_FP8, "fp8_e5m2"),
+    "TRITON_FLASH_ATTN": _FP8,
     "FLASHINFER": (*_FP8, "fp8_e5m2", "nvfp4", "nvfp4_4over6"),
     "TRITON_ATTN": (*_FP8, "fp8_e5m2", "int4_per_token_head", "int8_per_token_head",
                     "fp8_per_token_head"),
@@ -155,13 +164,14 @@ _KEEPS = {
 }  # fmt: skip
 """Cache types of each CUDA backend (supported_kv_cache_dtypes)."""
 
-_WHOLE = ("TRITON_ATTN", "FLEX_ATTENTION", "FLASH_ATTN_MLA_SPARSE")
+_WHOLE = ("TRITON_ATTN", "TRITON_FLASHINFER", "TRITON_FLASH_ATTN", "FLEX_ATTENTION",
+          "FLASH_ATTN_MLA_SPARSE")  # fmt: skip
 """Backends without decode context parallelism (supports_dcp)."""
 
 
 def choose(attention: Attention) -> Backend:
     """The backend that vLLM picks: the forced one, else the first of its list that can do it."""
-    forced = (attention.forced or "").upper()
+    forced = _forced(attention)
     if attention.own is not None:
         return _ALL[attention.own]
     if forced in _ALL and attention.platform != "cuda":
@@ -185,6 +195,20 @@ def choose(attention: Attention) -> Backend:
         f"{attention.kv_dtype}{blocks} on compute capability {major}.{minor}",
         hint="leave kv_cache_dtype and block_size out, or name another GPU",
     )
+
+
+def _forced(attention: Attention) -> str:
+    """The backend asked for; a model with values of another width takes two of its own only.
+
+    Source: vLLM 0.32, models/mimo_v2.py.
+    """
+    asked = (attention.forced or "").upper()
+    return asked if _alike(attention) or asked.endswith("_DIFFKV") else ""
+
+
+def _alike(attention: Attention) -> bool:
+    """Whether values are as wide as keys."""
+    return attention.value_dim in (None, attention.head_dim)
 
 
 def _options(attention: Attention) -> list[Backend]:
@@ -211,11 +235,34 @@ def _rocm(attention: Attention) -> Backend:
 
 def _plain(attention: Attention) -> list[Backend]:
     major = attention.capability[0]
-    if attention.value_dim not in (None, attention.head_dim):
-        return [FLASH_ATTN_DIFFKV, TRITON_ATTN]
+    if not _alike(attention):
+        flash_too = [FLASH_ATTN_DIFFKV] if major in (9, 10) else []
+        return [*flash_too, TRITON_ATTN_DIFFKV]
+    if attention.pictures:
+        return [*_seeing(attention), TRITON_ATTN, FLEX]
     flash, infer = _flash(attention), _infer(attention)
     order = [infer, flash] if major == 10 else [flash, infer]
     return [*(b for b in order if b is not None), TRITON_ATTN, FLEX]
+
+
+def _seeing(attention: Attention) -> list[Backend]:
+    """Those that read pictures in both directions and text fast: from Hopper on.
+
+    A pair of backends, Triton's for pictures, where heads are 256 or 512 wide; FlashAttention 4
+    alone for the widths that it takes. Source: vLLM 0.32, v1/attention/backends (composite.py,
+    triton_flashinfer.py, triton_flash_attn.py, flash_attn.py: supports_combination).
+    """
+    major, head = attention.capability[0], attention.head_dim
+    flash, paired = _flash(attention), head in (256, 512)
+    found: list[Backend] = []
+    if major == 10 and paired:
+        found.append(TRITON_FLASHINFER)
+    if major == 9 and paired and flash is not None:
+        found.append(msgspec.structs.replace(flash, name="TRITON_FLASH_ATTN"))
+    alone = head <= 128 if major == 10 else head == 512 and not attention.quantized
+    if flash is not None and major in (9, 10) and alone:
+        found.append(flash)
+    return found
 
 
 def _flash(attention: Attention) -> Backend | None:
@@ -290,9 +337,8 @@ def stored_latent_dtype(backend: Backend, kv_dtype: str) -> str:
 
 def check_triton(backend: Backend, attention: Attention) -> None:
     """Raise UsageError where Triton's kernels would store fp8 that the GPU does not have."""
-    needs = backend.name in ("TRITON_ATTN", "TRITON_MLA") and attention.platform == "cuda"
-    kinds = ("fp8", "fp8_e4m3", "fp8_per_token_head")
-    if needs and attention.kv_dtype in kinds and attention.capability < (8, 9):
+    needs = backend.name.startswith("TRITON_") and attention.platform == "cuda"
+    if needs and attention.kv_dtype.startswith("fp8") and attention.capability < (8, 9):
         raise UsageError(
             f"vLLM's {backend.name} keeps no {attention.kv_dtype} cache below capability 8.9",
             hint="set kv_cache_dtype=bfloat16",

@@ -32,6 +32,7 @@ from kvproof.engine.vllm.settings import (
     is_inkling,
     is_sparse,
     keeps_latent,
+    reads_pictures,
 )
 from kvproof.engine.vllm.states import state_bytes, state_sets
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
@@ -95,6 +96,7 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         kv_heads=heads_on(kv_heads, settings.ranks),
         kv_dtype=settings.kv_dtype,
         sinks=model.model_type.startswith("gpt_oss"),
+        pictures=settings.rules.picture_backends and reads_pictures(model, settings.flags),
         block_size=settings.block_size,
         context_ranks=settings.context_ranks,
         forced=settings.flags.get("attention_backend"),

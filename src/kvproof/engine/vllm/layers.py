@@ -166,7 +166,7 @@ def _state(model: Model, settings: Settings, blocks: Blocks, slots: list[Slot]) 
         state_bytes=state_bytes(model, settings, slots),
         padded_bytes=blocks.state_page,
         speculative_blocks=settings.draft.tokens,
-        checkpoint_blocks=checkpoint_blocks(settings, slots),
+        checkpoint_blocks=checkpoint_blocks(model, settings, slots),
     )
 
 
@@ -176,6 +176,8 @@ def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Laye
     draft, window = settings.draft.model, _whole_window(model)
     if draft is not None:
         for index, slots in _by_layer(draft):
+            if index not in _draft_part(settings, draft):
+                continue
             kept = [_windowed(slot, window) for slot in slots]
             out += _layer(draft, settings, blocks, model.layers + index, kept)
         return out
@@ -191,6 +193,18 @@ def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Laye
     return out
 
 
+def _draft_part(settings: Settings, draft: Model) -> range:
+    """The layers of a draft that are made: a standalone one is cut like the target, and only its
+    last stage's share exists.
+
+    Source: vLLM 0.32, v1/worker/gpu/spec_decode/standalone_ar (the last stage loads it, and its
+    class asks for that stage's layers), models/utils.py (make_layers).
+    """
+    if settings.draft.method != "draft_model":
+        return range(draft.layers)
+    return stage_layers(draft, settings.stages)[-1]
+
+
 def _check_numbers(
     model: Model, settings: Settings, target: list[Layer], drafts: list[Layer]
 ) -> None:
@@ -202,7 +216,7 @@ def _check_numbers(
     if settings.stages == 1 or settings.draft.method != "eagle":
         return
     start = model.layers - stage_layers(model, settings.stages)[-1].start
-    taken = {layer.index: layer.spec for layer in target}
+    taken = {x.index: x.spec for x in target if x.spec.kind != "state"}  # of another name
     for i, draft in enumerate(drafts):
         if taken.get(start + i, draft.spec) != draft.spec:
             raise UsageError(

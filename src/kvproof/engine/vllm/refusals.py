@@ -107,6 +107,8 @@ def check_draft(model: Model, flags: Mapping[str, Any], draft: Draft) -> None:
             "vLLM needs the same",
             hint="choose a draft of the same family",
         )
+    if own is not None:
+        _check_heads(own, int(flags.get("tensor_parallel_size", 1)))
     if flags.get("async_scheduling") and draft.method and draft.method not in ASYNC_METHODS:
         raise UsageError(
             f"vLLM has no asynchronous scheduling with {draft.method} speculation",

@@ -37,6 +37,8 @@ _HOPPER = (9, 0)
 _OWN_CACHE_TYPE = ("FalconForCausalLM", "RWForCausalLM")
 # Gemma 4's longest video: frames, tokens of a frame, marks and times around it (gemma4_mm.py).
 _FRAMES, _FRAME_TOKENS, _FRAME_MARKS = 32, 70, 8
+_BOTH_WAYS = ("bagel", "gemma3", "molmo2", "moondream3", "paligemma")
+"""Model types that read pictures in both directions."""
 _ATTENTION_FREE = ("mamba", "falcon_mamba")
 """Model types that are nothing but states."""
 
@@ -205,11 +207,23 @@ def _whole_item(model: Model, flags: Mapping[str, Any], rules: Rules) -> int:
 
     Source: vLLM 0.32, engine/arg_utils.py (_get_min_mm_batched_tokens), models/gemma4_mm.py.
     """
-    both_ways = model.text_config.get("use_bidirectional_attention") == "vision"
-    sees = "ForConditionalGeneration" in model.architecture and model.config.get("vision_config")
-    if not (rules.null_reserved and both_ways and sees) or flags.get("language_model_only"):
+    video = model.model_type.startswith("gemma4") and model.config.get("vision_config")
+    if not (rules.null_reserved and video and reads_pictures(model, flags)):
         return 0
     return _FRAMES * (_FRAME_TOKENS + _FRAME_MARKS)
+
+
+def reads_pictures(model: Model, flags: Mapping[str, Any]) -> bool:
+    """Whether the model reads its pictures in both directions.
+
+    Source: vLLM 0.32, transformers_utils/model_arch_config_convertor.py (is_mm_prefix_lm).
+    """
+    if "ForConditionalGeneration" not in model.architecture or flags.get("language_model_only"):
+        return False
+    kind = str(model.config.get("model_type", ""))
+    if kind.startswith("gemma4"):
+        return model.text_config.get("use_bidirectional_attention") == "vision"
+    return bool(model.config.get("is_mm_prefix_lm", kind in _BOTH_WAYS))
 
 
 def _chunked(flags: Mapping[str, Any], rules: Rules, length: int) -> bool:

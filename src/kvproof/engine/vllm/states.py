@@ -6,7 +6,7 @@ one input less than a convolution is wide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvproof.engine.vllm.settings import Settings, is_inkling
 from kvproof.kinds import ConvSlot, RecurrentSlot, Slot
@@ -17,6 +17,7 @@ _WIDTHS = {
 }  # fmt: skip
 
 
+_KDA_HEAD = 128
 _NGRAM = ("short_conv", "token_ids")
 """Mixers of Qwen3.8-Flash-Next's n-gram embedding, which stands beside a layer's own mixer."""
 
@@ -107,15 +108,26 @@ def _config_dtype(model: Model) -> str | None:
     return None
 
 
-def checkpoint_blocks(settings: Settings, slots: Sequence[Slot]) -> int:
-    """One more block where a prefill's checkpoint is kept: Mamba 2, and KDA on Hopper up."""
+def checkpoint_blocks(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
+    """One more block where a prefill's checkpoint is kept: Mamba 2, and FlashKDA."""
     if not settings.rules.checkpoint_blocks:
         return 0
     mixers = [s.mixer for s in slots if isinstance(s, RecurrentSlot)]
     if any(_is(m, "mamba2") for m in mixers):
         return 1
-    flash_kda = settings.platform == "cuda" and settings.capability[0] in (9, 10, 12)
-    return int(flash_kda and any(_is(m, "kda") for m in mixers))
+    return int(any(_is(m, "kda") for m in mixers) and _flash_kda(model, settings))
+
+
+def _flash_kda(model: Model, settings: Settings) -> bool:
+    """Whether FlashKDA runs the prefill: from Hopper on, in bf16, with a bounded gate.
+
+    Source: vLLM 0.32, models/kimi_k3/nvidia/kda.py and models/glm5next/common/kda.py.
+    """
+    own = model.text_config.get("linear_attn_config")
+    bounded = isinstance(own, Mapping) and own.get("gate_lower_bound") is not None
+    wide = isinstance(own, Mapping) and own.get("head_dim") == _KDA_HEAD
+    on = settings.platform == "cuda" and settings.capability[0] in (9, 10, 12)
+    return on and bounded and wide and settings.dtype == "bf16"
 
 
 def _is(mixer: str, design: str) -> bool:
