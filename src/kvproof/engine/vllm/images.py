@@ -11,9 +11,8 @@ from typing import Any
 from kvproof.engine.vllm.settings import Settings
 from kvproof.model.types import Model
 
-_QWEN_PIXELS = {"qwen2": 12_845_056, "qwen2_5": 12_845_056, "qwen3": 16_777_216,
-                "qwen4": 16_777_216}  # fmt: skip
-"""The largest image that Qwen's processors let through; the encoder is profiled with one."""
+_PROFILED = ("qwen2_", "qwen2_5_", "qwen3_", "qwen4_")
+"""Families whose encoder is profiled with the largest image that their processor lets through."""
 _COLOURS, _FRAMES, _F32, _BF16 = 3, 2, 4, 2
 
 
@@ -57,7 +56,9 @@ def _largest(model: Model, settings: Settings) -> tuple[dict[str, Any], int] | N
     vision = model.config.get("vision_config")
     if not isinstance(vision, dict) or settings.flags.get("language_model_only"):
         return None
-    family = str(model.config.get("model_type", ""))
-    pixels = next((n for key, n in sorted(_QWEN_PIXELS.items(), reverse=True)
-                   if family.startswith(f"{key}_")), 0)  # fmt: skip
+    if not str(model.config.get("model_type", "")).startswith(_PROFILED):
+        return None
+    from kvproof.model.multimodal import most_pixels
+
+    pixels = most_pixels(model)
     return (vision, pixels) if pixels else None

@@ -116,6 +116,16 @@ def encoder_bytes(model: Model, slots: int, types: Types) -> int:
     return sum(slot.bytes(slots, types) for slot in model.slots if slot.kind == "cross")
 
 
+def most_pixels(model: Model) -> int | None:
+    """Pixels of the largest image that the model's processor lets through; None without a limit."""
+    try:
+        _, settings = _Ask(model, None)._row("image")
+    except ModelError:
+        return None
+    found = settings.values.get("max_pixels")
+    return found if isinstance(found, int) else None
+
+
 class _Ask:
     """The rules of one model."""
 
