@@ -115,6 +115,10 @@ def _cast(function: Any, args: Any, options: dict[str, Any]) -> Any:
     return args[0] if wanted is None else function(args[0], wanted)
 
 
+_USUAL = {"hidden_act": "silu", "rms_norm_eps": 1e-6}
+"""What trimmed configs leave to their class and no plan depends on."""
+
+
 def know_type(config: dict[str, Any]) -> None:
     """Give a model type whose config class lies in its repository a plain class of that name.
 
@@ -130,6 +134,7 @@ def know_type(config: dict[str, Any]) -> None:
     base = Qwen2Config if "use_sliding_window" in config else PretrainedConfig
 
     def start(self: Any, **keys: Any) -> None:
+        keys = {**_USUAL, **keys}
         for part in [key for key, value in keys.items() if isinstance(value, dict)]:
             if part.endswith("_config") and part != "quantization_config":
                 keys[part] = PretrainedConfig(**keys[part])
@@ -161,6 +166,18 @@ def engine_config(case: dict[str, Any], folder: str) -> Any:
         **flags,
     )
     return arguments.create_engine_config(usage_context=context)
+
+
+def look_at_pictures(model: Any) -> None:
+    """Raise where the longest item of a prefix language model can't be had: vLLM would go on with
+    the smaller default batch, for want of the processor's files only.
+    """
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    if model.is_multimodal_model and model.is_mm_prefix_lm:
+        info = MULTIMODAL_REGISTRY.get_processing_info(model)
+        counts = dict.fromkeys(info.supported_mm_limits, 1)
+        info.get_mm_max_tokens_per_item(seq_len=model.max_model_len, mm_counts=counts)
 
 
 def specs_by_stage(config: Any, flags: dict[str, Any]) -> tuple[list[Any], list[str], list[str]]:
@@ -232,6 +249,8 @@ def plan(case: dict[str, Any]) -> dict[str, Any]:
         know_type(own)
         (Path(folder) / "config.json").write_text(json.dumps(own))
         config = engine_config(case, folder)
+        if "max_num_batched_tokens" not in case["flags"]:
+            look_at_pictures(config.model_config)
         specs, layouts, backends = specs_by_stage(config, case["flags"])
     register_all_kvcache_specs(config)
     layout = resolve_kv_cache_layout(
