@@ -101,7 +101,7 @@ class Collector:
         match = row.regex.search(text) if tries <= _MOST_TRIES else None
         if match is None:
             return False
-        self._vote(row.engine, 1 if row.row.source == "quoted" else 5)
+        self._vote(row.engine, len(row.slots) if row.row.source == "quoted" else 5)
         if row.row.source != "quoted":
             if any(name == "version" for name, _ in row.slots):
                 self._begin(row.engine, index)

@@ -43,7 +43,8 @@ ROWS = (
         _RUNNER),
     Row("capture", r"capture .{0,60}?end\. .{0,80}?avail mem={avail_mem_after:size}", "0.4.2+",
         _RUNNER),
-    Row("avail mem", r"avail mem {avail_mem_after:size} after pools", "any", _QUOTED),
+    Row("avail mem", r"avail mem[ =]{avail_mem_after:size} after (?:the )?(?:memory )?pools?\b",
+        "any", _QUOTED),
     Row("max_total_num_tokens", r"max_total_num_tokens ?[=:] ?{kv_cache_tokens:int}", "0.4+",
         "sglang/srt/managers/scheduler.py"),
     Row("max_total_num_tokens", r"max_total_num_tokens=.{0,40}?chunked_prefill_size="
@@ -68,10 +69,9 @@ ROWS = (
         r"larger than the profiled value {kv_cache_tokens:int}", "0.4+", _RUNNER),
     Row("mem_fraction_static=", r"server_args\.mem_fraction_static={flag.mem_fraction_static:num}",
         "0.5.3+", _RUNNER),
-    Row("kv_bytes_per_token", r"kv_bytes_per_token ?= ?{observed_kv_bytes_per_token:num}", "any",
-        _QUOTED),
-    Row(" slots, ", r"{kv_cache_tokens:int} tokens, {kv_slots:int} slots, all KV tensor bytes "
-        r"{kv_tensor_bytes:int}", "any", _QUOTED),
-    Row("(target)", r"\bweights {weights:gib} \(target\)", "any", _QUOTED),
-    Row("(mtp draft)", r"\+ {draft_weights:gib} \(MTP draft\)", "any", _QUOTED),
+    Row("_per_token", r"bytes_per_token ?[=:] ?{observed_kv_bytes_per_token:num}", "any", _QUOTED),
+    Row(" slots", r"{kv_cache_tokens:int} tokens, {kv_slots:int} slots\b", "any", _QUOTED),
+    Row("tensor bytes", r"KV tensor bytes[:=]? {kv_tensor_bytes:int}", "any", _QUOTED),
+    Row("(target)", r"\bweights?[:=]? {weights:gib} \(target\)", "any", _QUOTED),
+    Row("draft)", r"\+ {draft_weights:gib} \((?:\w{1,20} )?draft\)", "any", _QUOTED),
 )  # fmt: skip

@@ -42,8 +42,8 @@ ROWS = (
         r"KV cache \({kv_cache_tokens:int}\)", "0.10+", _CACHE),
     Row("tokens in paged kv cache", r"using {kv_cache_tokens:int} (?:total )?tokens in paged KV "
         r"cache", "0.5-0.9", "cpp/tensorrt_llm/runtime/gptSession.cpp"),
-    Row("-token pool", r"KV: {available_kv_memory:size} for an? {kv_cache_tokens:int}-token pool",
-        "any", _QUOTED),
+    Row("token", r"KV(?: cache)?[:=]? {available_kv_memory:size} for (?:an? )?"
+        r"{kv_cache_tokens:int}[- ]tokens?\b", "any", _QUOTED),
     Row("available kv cache memory when", r"available KV cache memory when calculating max "
         r"tokens: {available_kv_memory:size}", "0.17+", _TORCH),
     Row("fraction is set", r"fraction is set {flag.free_gpu_memory_fraction:num}", "0.17+",

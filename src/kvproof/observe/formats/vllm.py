@@ -145,46 +145,36 @@ ROWS = (
     Row("of which", r"has (?:a total capacity of )?{total_gpu_memory:size} of which "
         r"{oom_free:size} is free", "any", "torch"),
     Row("memory in use", r"process \d{1,9} has {oom_others:size} memory in use", "any", "torch"),
-    # The same figures as reports shorten them.
-    Row("kv cache tokens", r"KV cache tokens:? {kv_cache_tokens:int}", "any", _QUOTED),
-    Row("kv cache:", r"\bKV cache: {kv_cache_tokens:int} tokens", "any", _QUOTED),
-    Row("available kv cache memory", r"available KV cache memory[^\d-]{1,80}{available_kv_memory:"
-        r"size}", "any", _QUOTED),
-    Row("gib / ", r"memory[^/]{1,60}GiB / {kv_cache_tokens:int} tokens / {max_concurrency:num}x",
+    # The same figures as reports shorten them: a label and its value, or the value and its label.
+    Row("kv cache", r"\bKV cache(?: size| tokens)?[:=]? {kv_cache_tokens:int}(?: tokens\b|$)",
         "any", _QUOTED),
-    Row("gib / ", r"GiB / {num_blocks:int} / {kv_cache_tokens:int} tokens "
-        r"\({max_concurrency:num}x@{max_concurrency_len:int}", "any", _QUOTED),
-    Row("x max concurrency", r"{max_concurrency:num}x max concurrency", "any", _QUOTED),
-    Row("concurrency:", r"max(?:imum)? concurrency: {max_concurrency:num}x", "any", _QUOTED),
-    Row("x", r"{max_concurrency_len:int} \| {kv_cache_tokens:int} \| "
-        r"{max_concurrency:num}x", "any", _QUOTED),
-    Row("peak activation", r"peak activation:? {peak_activation:size}", "any", _QUOTED),
-    Row("non-torch", r"non-torch:? {non_torch:size}", "any", _QUOTED),
-    Row("non_torch ", r"non_torch:? {non_torch:size}", "any", _QUOTED),
-    Row("cudagraph", r"CUDAGraph:? {cuda_graph:size}", "any", _QUOTED),
-    Row("cuda-graph pool", r"CUDA-graph pool:? {cuda_graph:size}", "any", _QUOTED),
-    Row("total ", r"\btotal:? {total_gpu_memory:size}", "any", _QUOTED),
-    Row("; activation", r"; activation:? {peak_activation:size}", "any", _QUOTED),
-    Row("weights ", r"[;:] weights:? {weights:size}", "any", _QUOTED),
-    Row("; kv ", r"; KV:? {available_kv_memory:size}", "any", _QUOTED),
-    Row("kv cache available", r"KV cache available:? {available_kv_memory:size}", "any", _QUOTED),
-    Row("measured ", r"measured \d{1,3} x {available_kv_memory:gib} = [\d.]{1,9} GiB pool", "any",
-        _QUOTED),
-    Row("kv memory", r"~?{available_kv_memory:size} KV memory", "any", _QUOTED),
-    Row("tokens", r"KV cache memory[^\n]{1,20}GiB[^\w]{1,6}{kv_cache_tokens:int} tokens", "any",
-        _QUOTED),
-    Row("kv cache size", r"\bKV cache size:? {kv_cache_tokens:int} tokens", "any", _QUOTED),
-    Row("kv cache", r"\bKV cache(?: memory)?:? {available_kv_memory:size}", "any", _QUOTED),
+    Row(" tokens", r"GiB(?: ?[/(;|]{1,2} ?{num_blocks:int})? ?[/(;|]{1,2} ?{kv_cache_tokens:int} "
+        r"tokens\b", "any", _QUOTED),
+    Row(" tokens", r"tokens ?[/(;|]{1,2} ?{max_concurrency:num}x"
+        r"(?: ?@ ?{max_concurrency_len:int})?", "any", _QUOTED),
+    # A row of a table: length, tokens, concurrency; a sum over ranks: count x bytes of one.
+    Row("x", r"{max_concurrency_len:int} ?[|/;] ?{kv_cache_tokens:int}(?: tokens)? ?[|/;] ?"
+        r"{max_concurrency:num}x\b", "any", _QUOTED),
+    Row("gib", r"\b\d{1,3} ?[x*] ?{available_kv_memory:gib}(?: GiB)? = [\d.]{1,9} GiB (?:KV )?"
+        r"(?:cache|pool)\b", "any", _QUOTED),
     Row("concurrency", r"concurrency for {max_concurrency_len:int}(?: tokens)?(?: per request)?"
         r"[:=]? {max_concurrency:num}x", "any", _QUOTED),
     Row("concurrency", r"concurrency[:= ~]{1,3}{max_concurrency:num}x", "any", _QUOTED),
+    Row("concurrency", r"{max_concurrency:num}x (?:max(?:imum)? )?concurrency", "any", _QUOTED),
     Row("num_gpu_blocks", r"num_gpu_blocks ?[=:] ?{num_blocks:int}", "any", _QUOTED),
     Row("gpu blocks", r"\bGPU blocks:? {num_blocks:int}", "any", _QUOTED),
+    Row("available kv cache memory", r"available KV cache memory[^\d-]{1,80}{available_kv_memory:"
+        r"size}", "any", _QUOTED),
+    Row("kv", r"\bKV(?: cache)?(?: memory| available)?[:=]? {available_kv_memory:size}", "any",
+        _QUOTED),
+    Row("kv", r"{available_kv_memory:size} (?:of )?KV(?: cache)? memory\b", "any", _QUOTED),
     Row("weights", r"\bweights?(?: memory| take| took)?[:=]? {weights:size}", "any", _QUOTED),
     Row("activation", r"activations?(?: memory| peak memory)?(?: takes?)?[:=]? "
         r"{peak_activation:size}", "any", _QUOTED),
-    Row("cuda graph", r"(?<!estimated )CUDA graphs?(?: memory| pool| took)?[:=]? {cuda_graph:size}",
+    Row("torch", r"\bnon[-_]torch(?: memory)?[:=]? {non_torch:size}", "any", _QUOTED),
+    Row("cudagraph", r"CUDAGraphs?(?: memory| pool)?[:=]? {cuda_graph:size}", "any", _QUOTED),
+    Row("graph", r"(?<!estimated )CUDA[- ]graphs?(?: memory| pool| took)?[:=]? {cuda_graph:size}",
         "any", _QUOTED),
-    Row("gpu memory", r"total GPU memory[:=]? {total_gpu_memory:size}", "any", _QUOTED),
+    Row("total ", r"\btotal(?: GPU memory)?[:=]? {total_gpu_memory:size}", "any", _QUOTED),
     *DATES,
 )  # fmt: skip
