@@ -57,9 +57,9 @@ class Widths(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.feed_forward, self.experts, self.mixer)
 
 
-def compute_term(model: Model, context: Context) -> Term:
-    """The estimated compute buffer of one device that computes everything."""
-    measured = graph_bytes(model, context)
+def compute_term(model: Model, context: Context, *, on_gpu: bool = False) -> Term:
+    """The compute buffer of one device that computes all layers."""
+    measured = graph_bytes(model, context, on_gpu=on_gpu)
     if measured is not None:
         return _graph_term(measured, context)
     widths, mask = widths_of(model, context), mask_bytes(model, context)

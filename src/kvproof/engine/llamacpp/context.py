@@ -100,7 +100,7 @@ def context_of(model: Model, flags: Flags) -> Context:
         k=flags.cache_type_k,
         v=flags.cache_type_v,
         planes=1 + (rolled_back if arch in _ROLLBACK else 0),
-        outputs=min(ubatch, outputs or batch),
+        outputs=min(ubatch, outputs or batch) if build.counts_outputs else ubatch,
         draft=(flags.spec_draft_type_k, flags.spec_draft_type_v) if flags.drafts_by_mtp else None,
     )
 

@@ -23,6 +23,7 @@ from kvproof.engine.llamacpp.devices import (
     weight_bytes_by_device,
 )
 from kvproof.engine.llamacpp.flags import Flags, flags_of
+from kvproof.engine.llamacpp.graph import host_bytes
 from kvproof.engine.llamacpp.layout import pieces
 from kvproof.engine.llamacpp.terms import buffer_terms
 from kvproof.model.types import Model
@@ -210,7 +211,7 @@ def _used(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
     cache = buffer_terms(parts, place=name)
     if device == HOST:
         logits = msgspec.structs.replace(output_term(model, context), name=f"output buffer{name}")
-        work: tuple[Term, ...] = (_host_compute(model, context, name), logits)
+        work: tuple[Term, ...] = (_host_compute(model, context, place), logits)
     else:
         work = (_gpu_compute(model, context, place, device), _context_term(name))
         if settled.flags.used:
@@ -274,16 +275,28 @@ def _gpu_compute(model: Model, context: Context, place: Placement, device: int) 
     """The estimate for one GPU; only the one with the output computes logits."""
     if device != place.output:
         context = msgspec.structs.replace(context, outputs=0)
-    term = compute_term(model, context)
+    term = compute_term(model, context, on_gpu=True)
     return msgspec.structs.replace(term, name=f"compute buffer{_name(place, device)}")
 
 
-def _host_compute(model: Model, context: Context, place: str) -> Term:
-    """Inputs of a batch: its masks and embeddings."""
+def _host_compute(model: Model, context: Context, place: Placement) -> Term:
+    """The layers that stay on the host, or else the inputs of a batch."""
+    name = f"compute buffer{_name(place, HOST)}"
+    if HOST in place.layers:
+        if place.output != HOST:
+            context = msgspec.structs.replace(context, outputs=0)
+        return msgspec.structs.replace(compute_term(model, context), name=name)
+    size = host_bytes(model, context)
+    if size is not None:
+        return Term(
+            name=name, value=size, unit="B",
+            formula=f"inputs of a batch and looked-up rows = {size:,} B",
+            source="llama.cpp b11549, llama-graph.cpp", low=int(size * 0.75), high=int(size * 1.25),
+        )  # fmt: skip
     mask, rows = mask_bytes(model, context), 2 * model.hidden_size * context.ubatch * _F32
     value = mask + rows
     return Term(
-        name=f"compute buffer{place}",
+        name=name,
         value=value,
         unit="B",
         formula=f"masks {mask:,} B + {context.ubatch} tokens x 2 x {model.hidden_size} x {_F32} B",

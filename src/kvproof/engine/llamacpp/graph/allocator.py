@@ -11,13 +11,14 @@ from bisect import bisect_left
 
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 
-_ALIGNMENT = 32
+ALIGNMENT = 32
+GPU_ALIGNMENT = 128
 _ENDLESS = 2**62
 
 
-def peak_bytes(graph: Graph) -> int:
+def peak_bytes(graph: Graph, alignment: int = ALIGNMENT) -> int:
     """The size of the buffer in which every tensor of `graph` has its place."""
-    pool = _Pool()
+    pool = _Pool(alignment)
     for leaf in graph.leaves:
         pool.place(leaf)
     for node in graph.nodes:
@@ -34,17 +35,17 @@ def peak_bytes(graph: Graph) -> int:
     return pool.peak
 
 
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
 class _Pool:
     """Free blocks by address; the last one has no end."""
 
-    def __init__(self) -> None:
+    def __init__(self, alignment: int) -> None:
+        self.alignment = alignment
         self.starts = [0]
         self.sizes = [_ENDLESS]
         self.peak = 0
+
+    def _padded(self, size: int) -> int:
+        return -(-size // self.alignment) * self.alignment
 
     def place(self, tensor: Tensor) -> None:
         """Give a tensor its memory; views have their base's."""
@@ -55,7 +56,7 @@ class _Pool:
             for source in tensor.sources:
                 if self._take_over(tensor, source):
                     return
-        tensor.place = self._take(_padded(tensor.size))
+        tensor.place = self._take(self._padded(tensor.size))
 
     def release(self, tensor: Tensor) -> None:
         """Free the memory of a tensor that nobody reads, or of the base of such a view."""
@@ -67,7 +68,7 @@ class _Pool:
             tensor = base
         if tensor.held and not tensor.kept:
             tensor.held = False
-            self._free(tensor.place, _padded(tensor.size))
+            self._free(tensor.place, self._padded(tensor.size))
 
     def _take_over(self, tensor: Tensor, source: Tensor) -> bool:
         """Work in place of `source`, when this is its last reader and the layout is the same."""

@@ -33,16 +33,21 @@ class Blocks:
     def embedding(self) -> Tensor:
         """Rows of the token table, beside the ways in for vectors and for both mixed."""
         graph, tokens, width = self.graph, self.shape.tokens, self.shape.hidden
-        chosen = graph.new((width, tokens), (graph.input(tokens, element=_I32),))
+        rows = (width, tokens)
+        if self.shape.on_gpu:  # looked up on the host; mixing is computed here
+            chosen = graph.input(*rows)
+            mixed = graph.input(*rows)
+        else:
+            chosen = graph.new(rows, (graph.input(tokens, element=_I32),))
+            mixed = graph.new(rows, (graph.input(tokens, element=_I32),))
         graph.expand(chosen)
-        mixed = graph.new((width, tokens), (graph.input(tokens, element=_I32),))
-        given = graph.input(width, tokens)
-        graph.expand(given)
-        copied = graph.new((width, tokens), (graph.input(width, tokens),))
-        slots = graph.input(tokens, element=_I64)
-        graph.expand(mixed)
-        graph.expand(slots)
-        graph.expand(graph.view(copied, width, tokens, more=(mixed, slots)))
+        if self.shape.inputs != "tokens" and not self.shape.on_gpu:
+            graph.expand(graph.input(*rows))
+        if self.shape.inputs == "mixed":
+            copied = graph.new(rows, (graph.input(*rows),))
+            graph.expand(mixed)
+            slots = graph.input(tokens, element=_I64)
+            graph.expand(graph.view(copied, *rows, more=(mixed, slots)))
         return chosen
 
     def positions(self) -> Tensor:
@@ -57,11 +62,13 @@ class Blocks:
     def mask(self, layer: Layer) -> Tensor:
         """The mask of a layer's cache."""
         shape = self.shape
-        cells = shape.cells_of(layer)
-        return self.input(
-            f"mask {layer.sliding}", cells, shape.tokens // shape.streams, 1, shape.streams,
-            element=_F16 if shape.flash else _F32,
-        )  # fmt: skip
+        dims = (shape.cells_of(layer), shape.tokens // shape.streams, 1, shape.streams)
+        name = f"mask {layer.sliding}"
+        if not shape.flash or shape.half_masks:
+            return self.input(name, *dims, element=_F16 if shape.flash else _F32)
+        if name not in self.inputs:
+            self.inputs[name] = self.graph.new(dims, (self.graph.input(*dims),), element=_F16)
+        return self.inputs[name]
 
     # plain operations
 
@@ -165,14 +172,12 @@ class Blocks:
         tokens, kind = shape.tokens, layer.sliding
         if key is not None:
             flat = graph.view(key, key.shape[0] * key.shape[1], tokens)
-            rows = self.input(f"key rows {kind}", tokens, element=_I64)
-            graph.expand(graph.view(graph.outside(1), 1, more=(flat, rows)))
+            self._into_cells(flat, f"key rows {kind}", tokens)
         if value is None:
             return
         width = value.shape[0] * value.shape[1]
         if shape.flash:
-            flat = graph.view(value, width, tokens)
-            rows = self.input(f"value rows {kind}", tokens, element=_I64)
+            flat, count = graph.view(value, width, tokens), tokens
         else:
             plain = value.strides[2] == width * _F32
             flat = graph.view(value, width, tokens) if plain else self.contiguous(
@@ -180,9 +185,15 @@ class Blocks:
             )  # fmt: skip
             if width < shape.widest_value:
                 flat = graph.new((shape.widest_value, tokens), (flat,))
-            flat = graph.view(flat, 1, flat.shape[0] * tokens)
-            rows = self.input(f"value rows {kind}", tokens * shape.widest_value, element=_I64)
-        graph.expand(graph.view(graph.outside(1), 1, more=(flat, rows)))
+            count = tokens * shape.widest_value
+            flat = graph.view(flat, 1, count)
+        self._into_cells(flat, f"value rows {kind}", count)
+
+    def _into_cells(self, source: Tensor, name: str, count: int) -> None:
+        """Rows of `source` to their cells: by a list of `count` numbers, or a plain copy."""
+        rows = (self.input(name, count, element=_I64),) if self.shape.indexed_rows else ()
+        cells = self.graph.view(self.graph.outside(1), 1, more=(source, *rows))
+        self.graph.expand(cells)
 
     def attend(self, layer: Layer, query: Tensor) -> Tensor:
         """Attention over all cells of a layer's cache."""

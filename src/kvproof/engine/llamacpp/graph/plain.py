@@ -23,7 +23,7 @@ def plain_graph(shape: Shape) -> Graph:
     skip = stream if shape.recipe.skips else None
     per_layer = _layer_inputs(blocks, stream, rows) if rows else None
     for layer in shape.layers:
-        last = layer is shape.layers[-1] and shape.recipe.rows == "last layer"
+        last = layer is shape.layers[-1] and shape.recipe.rows == "last layer" and shape.selects
         stream = _layer(blocks, layer, stream, skip, last=last)
         if per_layer is not None:
             stream = _with_input(blocks, stream, per_layer, last=last)
@@ -52,7 +52,7 @@ def _embedded(blocks: Blocks) -> Tensor:
     if recipe.learned_positions:
         rows = blocks.graph.new((shape.hidden, shape.tokens), (blocks.positions(),))
         stream = blocks.add(stream, rows)
-    if recipe.scaled_rows:
+    if recipe.scaled_rows and shape.inputs == "mixed":
         stream = blocks.add(stream, blocks.graph.input(shape.tokens))
     return blocks.norm(stream) if recipe.embedding_norm else stream
 

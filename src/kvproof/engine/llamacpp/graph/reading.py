@@ -29,8 +29,8 @@ _LEADING, _PERIOD, _ROUNDS = 6, 13, 2
 _QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
 
 
-def shape_of(model: Model, context: Context) -> Shape | None:
-    """The graph's shape, None for an architecture whose graph is not known."""
+def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape | None:
+    """The graph's shape on one device, None for an architecture whose graph is not known."""
     recipe = recipe_of(context.arch)
     layers = _layers(model, context, recipe) if recipe else ()
     if recipe is None or not layers:
@@ -45,6 +45,11 @@ def shape_of(model: Model, context: Context) -> Shape | None:
         vocabulary=model.vocab_size,
         layers=_distinct(layers),
         experts=_experts(model, recipe.routing),
+        inputs=context.build.inputs,
+        indexed_rows=context.build.indexed_rows,
+        half_masks=context.build.half_masks,
+        selects=context.build.selects_always or context.outputs < tokens,
+        on_gpu=on_gpu,
         tokens=tokens,
         outputs=context.outputs,
         sequences=context.sequences,

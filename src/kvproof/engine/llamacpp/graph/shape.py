@@ -84,13 +84,22 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """A model and the batch whose graph llama.cpp reserves memory for."""
+    """A model and the batch whose graph llama.cpp reserves memory for.
+
+    `inputs`: ways into the graph, by build. `on_gpu`: the token table stays on the host, whose
+    rows and inputs are copied to the GPU.
+    """
 
     recipe: Recipe
     hidden: int
     vocabulary: int
     layers: tuple[Layer, ...]
     experts: Experts
+    inputs: str
+    indexed_rows: bool
+    half_masks: bool
+    selects: bool
+    on_gpu: bool
     tokens: int
     outputs: int
     sequences: int

@@ -1,0 +1,138 @@
+"""llama.cpp's graphs: the allocator's rules, the given cases, and buffers that GPUs printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from test_llamacpp import flags_for, given_cases
+
+import kvproof
+from kvproof.engine.base import Deployment
+from kvproof.engine.llamacpp.context import context_of
+from kvproof.engine.llamacpp.flags import flags_of
+from kvproof.engine.llamacpp.graph import graph_bytes, host_bytes, reading
+from kvproof.engine.llamacpp.graph.allocator import peak_bytes
+from kvproof.engine.llamacpp.graph.plain import plain_graph
+from kvproof.engine.llamacpp.graph.tensors import Graph
+from kvproof.model.types import Model
+
+MIB = 2**20
+KIB = 256  # numbers of f32 in a KiB
+
+
+def test_what_nobody_reads_any_more_is_free_again() -> None:
+    graph = Graph()
+    first = graph.new((KIB,), (graph.input(KIB),))
+    second = graph.new((KIB,), (first,))
+    third = graph.new((KIB,), (second,))
+    graph.expand(third)
+    assert peak_bytes(graph) == 2 * 1024  # the third lies where the input was
+
+
+def test_an_operation_in_place_takes_no_memory() -> None:
+    graph = Graph()
+    start = graph.new((4 * KIB,), (graph.input(KIB),))
+    graph.expand(graph.like(graph.like(start)))
+    assert peak_bytes(graph) == 5 * 1024
+    read_twice = Graph()
+    start = read_twice.new((4 * KIB,), (read_twice.input(KIB),))
+    read_twice.expand(read_twice.like(read_twice.like(start), start))
+    assert peak_bytes(read_twice) == 9 * 1024  # the first is needed once more
+
+
+def test_a_view_holds_its_base_and_the_smallest_hole_is_taken() -> None:
+    graph = Graph()
+    whole = graph.new((8 * KIB,), (graph.input(KIB),))
+    half = graph.view(whole, 4 * KIB)
+    copy = graph.new((4 * KIB,), (half,))
+    graph.expand(copy)
+    assert peak_bytes(graph) == 13 * 1024
+    graph.expand(graph.new((KIB,), (copy,)))
+    assert peak_bytes_of(graph) == 13 * 1024
+
+
+def peak_bytes_of(graph: Graph) -> int:
+    """The peak of a graph whose counts were used up once."""
+    for tensor in (*graph.nodes, *graph.leaves):
+        tensor.children = tensor.views = 0
+        tensor.held = False
+    return peak_bytes(graph)
+
+
+def test_every_given_case_of_a_known_graph_is_exact(data_dir: Path) -> None:
+    models, cases = given_cases(data_dir)
+    wrong, count = [], 0
+    for case in cases:
+        if "error" in case:
+            continue
+        model = models[case["model"]]
+        flags = flags_of(Deployment("llamacpp@b11549", **flags_for(case)))
+        got = graph_bytes(model, context_of(model, flags))
+        if got is not None:
+            count += 1
+            if got != case["exact_compute_bytes"]:
+                wrong.append((case["id"], got, case["exact_compute_bytes"]))
+    assert not wrong
+    assert count >= 280
+
+
+@pytest.mark.parametrize("name", [
+    "meta-llama/Llama-3.1-8B", "google/gemma-3-27b-it", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b",
+    "Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-V3",
+])  # fmt: skip
+@pytest.mark.parametrize("flash", ["on", "off"])
+def test_layers_that_repeat_can_be_left_out(
+    name: str, flash: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = kvproof.load_model(name)
+    context = context_of(model, flags_of(Deployment("llamacpp", ctx_size=8192, flash_attn=flash)))
+    short = reading.shape_of(model, context)
+    monkeypatch.setattr(reading, "_distinct", lambda layers: layers)
+    long = reading.shape_of(model, context)
+    assert short is not None
+    assert long is not None
+    assert len(short.layers) < len(long.layers) == model.layers
+    assert peak_bytes(plain_graph(short)) == peak_bytes(plain_graph(long))
+
+
+QWEN2_5 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 1536,
+           "num_hidden_layers": 28, "vocab_size": 151646, "num_attention_heads": 12,
+           "num_key_value_heads": 2, "intermediate_size": 8960, "max_position_embeddings": 131072,
+           "torch_dtype": "bfloat16"}  # fmt: skip
+ALL = {"n_outputs_max": 0, "parallel": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "build", "flags", "printed", "host"),
+    [
+        # p002 (its vocabulary follows from the buffer), p003, p083, p078 of the given logs
+        (QWEN2_5, "b4000", {**ALL, "ctx_size": 8192, "batch_size": 8192, "ubatch_size": 8192,
+                            "flash_attn": "on"}, 4786.94, 304.09),
+        ("mistralai/Mistral-7B-v0.1", "b3000", {**ALL, "ctx_size": 2048}, 164.00, 12.01),
+        ("meta-llama/Llama-3.1-8B", "b3000", {**ALL, "ctx_size": 8192}, 560.00, 24.01),
+        ("Qwen/Qwen3.5-35B-A3B", "b9000", {**ALL, "ctx_size": 54784}, 493.00, None),
+    ],
+)  # fmt: skip
+def test_buffers_that_gpus_printed(
+    source: Any, build: str, flags: dict[str, Any], printed: float, host: float | None
+) -> None:
+    model: Model = kvproof.load_model(source)
+    context = context_of(model, flags_of(Deployment(f"llamacpp@{build}", **flags)))
+    size = graph_bytes(model, context, on_gpu=True)
+    assert size is not None
+    assert round(size / MIB, 2) == printed
+    if host is not None:
+        inputs = host_bytes(model, context)
+        assert inputs is not None
+        assert inputs / MIB == pytest.approx(host, abs=0.05)
+
+
+def test_builds_reserve_logits_of_every_token_or_of_the_outputs() -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    old = context_of(model, flags_of(Deployment("llamacpp@b9000", ctx_size=4096)))
+    new = context_of(model, flags_of(Deployment("llamacpp@b9500", ctx_size=4096)))
+    assert (old.outputs, new.outputs) == (512, 4)
+    assert msgspec.structs.replace(old, build=new.build, outputs=4) == new
