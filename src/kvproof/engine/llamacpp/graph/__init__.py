@@ -6,9 +6,11 @@ import functools
 
 from kvproof.engine.llamacpp.context import Context
 from kvproof.engine.llamacpp.graph.allocator import ALIGNMENT, GPU_ALIGNMENT, peak_bytes
+from kvproof.engine.llamacpp.graph.altup import altup_graph
 from kvproof.engine.llamacpp.graph.plain import plain_graph
 from kvproof.engine.llamacpp.graph.reading import shape_of
 from kvproof.engine.llamacpp.graph.shape import Shape
+from kvproof.engine.llamacpp.graph.tensors import Graph
 from kvproof.model.types import Model
 
 
@@ -28,12 +30,17 @@ def host_bytes(model: Model, context: Context) -> int | None:
 def shape_bytes(shape: Shape) -> int:
     """Bytes of the compute buffer of a graph's shape."""
     alignment = GPU_ALIGNMENT if shape.on_gpu else ALIGNMENT
-    return peak_bytes(plain_graph(shape), alignment)
+    return peak_bytes(built(shape), alignment)
+
+
+def built(shape: Shape) -> Graph:
+    """The graph of a shape."""
+    return altup_graph(shape) if shape.recipe.altup else plain_graph(shape)
 
 
 @functools.lru_cache(maxsize=64)
 def _inputs(shape: Shape) -> int:
-    leaves = sum(leaf.size for leaf in plain_graph(shape).leaves)
+    leaves = sum(leaf.size for leaf in built(shape).leaves)
     looked_up = 2 if shape.inputs == "mixed" else 1
     return leaves + looked_up * shape.hidden * shape.tokens * _F32
 

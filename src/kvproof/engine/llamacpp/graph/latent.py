@@ -37,7 +37,21 @@ def latent_attended(
     if chosen is not None:
         mask = _sparse_mask(blocks, latent, mask, chosen)
     attended = _attend(blocks, layer, latent, turned, mask)
+    if blocks.shape.recipe.gate == "heads":
+        attended = _gated(blocks, layer, latent, attended, normed)
     return blocks.matmul(attended, blocks.shape.hidden), chosen
+
+
+def _gated(
+    blocks: Blocks, layer: Layer, latent: Latent, attended: Tensor, normed: Tensor
+) -> Tensor:
+    """Every head's output times a gate of its own."""
+    graph, tokens, heads = blocks.graph, blocks.shape.tokens, layer.heads
+    shaped = graph.view(attended, latent.value, heads, tokens)
+    each = graph.view(blocks.matmul(normed, heads), 1, heads, tokens)
+    gate = graph.new(each.shape, (each,), reuses=True)
+    product = graph.new(shaped.shape, (shaped, gate), reuses=True)
+    return blocks.contiguous(product, latent.value * heads, tokens)
 
 
 def _part(blocks: Blocks, source: Tensor, width: int, heads: int, of: int) -> Tensor:
@@ -48,6 +62,8 @@ def _part(blocks: Blocks, source: Tensor, width: int, heads: int, of: int) -> Te
 
 
 def _rotated(blocks: Blocks, part: Tensor) -> Tensor:
+    if blocks.shape.recipe.rope == "none":
+        return part
     return blocks.graph.new(part.shape, (part, blocks.positions()), reuses=True)
 
 

@@ -21,6 +21,8 @@ def mixed(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
         return _mamba2(blocks, mixer, normed)
     if mixer.kind == "gdn":
         return _delta(blocks, mixer, normed)
+    if mixer.kind == "kda":
+        return _kimi_delta(blocks, mixer, normed)
     return _short_conv(blocks, mixer, normed)
 
 
@@ -192,3 +194,58 @@ def _delta_gates(blocks: Blocks, mixer: Mixer, normed: Tensor) -> tuple[Tensor, 
         flat = graph.view(blocks.matmul(normed, heads), heads, each, sequences)
         made.append(graph.new(flat.shape, (flat,), reuses=True))
     return made[0], made[1]
+
+
+def _kimi_delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
+    """Kimi's delta attention: a convolution each for queries, keys and values, a decay a number.
+
+    Source: src/models/kimi-linear.cpp and bailingmoe3.cpp, whose gates have no low rank.
+    """
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    heads, dim = mixer.shape[0], mixer.shape[2]
+    wide, by_head = heads * dim, (dim, heads, each, sequences)
+    if shape.recipe.low_gates:
+        graph.expand(normed)
+    before = state(blocks, (mixer.kernel - 1) * mixer.channels)
+    columns = [_kept_columns(blocks, mixer, before, normed) for _ in "qkv"]
+    held = state(blocks, wide * dim)
+    parts = []
+    for name, whole in zip("qkv", columns, strict=True):
+        signal = graph.new((wide, each, sequences), (whole,))
+        active = graph.new((wide, shape.tokens), (graph.view(signal, wide, shape.tokens),))
+        part = graph.view(active, *by_head)
+        parts.append(part if name == "v" else graph.new(by_head, (part,), reuses=True))
+    decay = _gate(blocks, normed, dim, heads)
+    strength = graph.view(blocks.matmul(normed, heads), 1, heads, each, sequences)
+    strength = graph.new(strength.shape, (strength,), reuses=True)
+    numbers = wide * (shape.tokens + dim * sequences)
+    made = graph.new((numbers,), (*parts, graph.view(decay, *by_head), strength,
+                                  graph.view(held, 1)))  # fmt: skip
+    graph.expand(graph.view(graph.outside(1), 1, more=(graph.view(made, 1),)))
+    out = blocks.contiguous(graph.view(made, *by_head), *by_head)
+    even = graph.new((dim, heads, shape.tokens), (graph.view(out, dim, heads, shape.tokens),),
+                     reuses=True)  # fmt: skip
+    product = graph.like(even, _gate(blocks, normed, dim, heads))
+    return blocks.matmul(blocks.contiguous(product, wide, shape.tokens), shape.hidden)
+
+
+def _kept_columns(blocks: Blocks, mixer: Mixer, before: Tensor, normed: Tensor) -> Tensor:
+    """The last columns of one third of the convolution's state and the batch's behind them."""
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    wide = mixer.channels // 3
+    entering = graph.view(blocks.matmul(normed, wide), wide, each, sequences)
+    columns = graph.view(entering, each, wide, sequences)
+    width = mixer.kernel - 1 + each
+    whole = graph.new((width, wide, sequences), (graph.view(before, 1), columns))
+    stored(blocks, whole)
+    return whole
+
+
+def _gate(blocks: Blocks, normed: Tensor, dim: int, heads: int) -> Tensor:
+    """A gate for every number of every head; through a low rank where the architecture has one."""
+    low = blocks.matmul(normed, dim) if blocks.shape.recipe.low_gates else normed
+    flat = blocks.matmul(low, dim * heads)
+    shaped = blocks.graph.view(flat, dim, heads, blocks.shape.tokens)
+    return blocks.graph.new(shaped.shape, (shaped,), reuses=True)

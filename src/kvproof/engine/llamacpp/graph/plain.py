@@ -18,10 +18,10 @@ _SAME = frozenset({"fas", "afs", "fsa"})
 def plain_graph(shape: Shape) -> Graph:
     """The whole graph: embedding, layers, norm and logits."""
     blocks = Blocks(shape)
-    rows = _layer_rows(blocks) if shape.layer_width else None
-    stream = _embedded(blocks)
+    rows = layer_rows(blocks) if shape.layer_width else None
+    stream = embedded(blocks)
     skip = stream if shape.recipe.skips else None
-    per_layer = _layer_inputs(blocks, stream, rows) if rows else None
+    per_layer = layer_inputs(blocks, stream, rows) if rows else None
     for layer in shape.layers:
         last = layer is shape.layers[-1] and shape.recipe.rows == "last layer" and shape.selects
         stream = _layer(blocks, layer, stream, skip, last=last)
@@ -45,7 +45,7 @@ def ending(blocks: Blocks, stream: Tensor) -> None:
     blocks.graph.expand(blocks.matmul(normed, blocks.shape.vocabulary) if outputs else normed)
 
 
-def _embedded(blocks: Blocks) -> Tensor:
+def embedded(blocks: Blocks) -> Tensor:
     """Rows of the token table, with what an architecture adds to them."""
     shape, recipe = blocks.shape, blocks.shape.recipe
     stream = blocks.embedding()
@@ -57,7 +57,7 @@ def _embedded(blocks: Blocks) -> Tensor:
     return blocks.norm(stream) if recipe.embedding_norm else stream
 
 
-def _layer_rows(blocks: Blocks) -> Tensor:
+def layer_rows(blocks: Blocks) -> Tensor:
     """Rows of the table that holds what every layer adds for a token."""
     graph, shape = blocks.graph, blocks.shape
     width = shape.layer_width * shape.layer_count
@@ -66,7 +66,7 @@ def _layer_rows(blocks: Blocks) -> Tensor:
     return rows
 
 
-def _layer_inputs(blocks: Blocks, stream: Tensor, rows: Tensor) -> Tensor:
+def layer_inputs(blocks: Blocks, stream: Tensor, rows: Tensor) -> Tensor:
     """What every layer adds for its tokens: a table's rows and a projection of the embedding."""
     graph, shape = blocks.graph, blocks.shape
     width, count, tokens = shape.layer_width, shape.layer_count, shape.tokens
@@ -152,7 +152,7 @@ def _both(
     blocks: Blocks, layer: Layer, mixer: Mixer, normed: Tensor, stream: Tensor, *, last: bool
 ) -> Tensor:
     """Attention and a mixer beside each other, then a feed-forward."""
-    attended = _attention(blocks, layer, normed, stream)
+    attended = attention(blocks, layer, normed, stream)
     made = mixed(blocks, mixer, blocks.norm(stream))
     middle = blocks.add(blocks.add(attended, made), stream)
     if last:
@@ -177,10 +177,10 @@ def _attended(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> T
     """What a layer's mixer or its attention makes of the normed stream."""
     if layer.mixer is not None:
         return mixed(blocks, layer.mixer, normed)
-    return _attention(blocks, layer, normed, stream)
+    return attention(blocks, layer, normed, stream)
 
 
-def _attention(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> Tensor:
+def attention(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> Tensor:
     """The layer's attention, gated where the architecture gates it, through its last weight."""
     shape, recipe = blocks.shape, blocks.shape.recipe
     if layer.latent is not None:

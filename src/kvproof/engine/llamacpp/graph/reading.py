@@ -25,6 +25,7 @@ from kvproof.kinds import (
 from kvproof.model.types import Model
 
 _SECTIONS = 4
+_ALTUP_WIDTH = 256  # of Gemma 3n's layer inputs, whatever the file says (gemma3n.cpp)
 _LEADING, _PERIOD, _ROUNDS = 6, 13, 2
 _QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
 
@@ -70,13 +71,20 @@ def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape |
         ),
         queries_norm=_queries_norm(model, recipe),
         fused_width=_fused_width(model, recipe, layers[0]),
-        layer_width=fact(model, "embedding_length_per_layer_input", "hidden_size_per_layer_input")
-        if recipe.layer_inputs
-        else 0,
+        layer_width=_layer_width(model, recipe),
         layer_count=model.layers,
         second_norm=recipe.second_norm
         and (_described_only(model) or max(layer.kv_heads for layer in layers) > 1),
     )
+
+
+def _layer_width(model: Model, recipe: Recipe) -> int:
+    """Numbers that every layer adds for a token from a table, 0 for none."""
+    if recipe.altup:
+        return _ALTUP_WIDTH
+    if not recipe.layer_inputs:
+        return 0
+    return fact(model, "embedding_length_per_layer_input", "hidden_size_per_layer_input")
 
 
 def _queries_norm(model: Model, recipe: Recipe) -> str:
@@ -156,7 +164,7 @@ def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]
             slot = own.get(slot.source_layer)
         latent = None
         if isinstance(slot, LatentSlot):
-            latent = _latent(model, slot, indexers.get(index))
+            latent = _latent(model, slot, indexers.get(index), recipe)
             slot = _as_heads(slot, latent)
         mixer = _mixer(model, context, recipe, index)
         attends = isinstance(slot, FullSlot)
@@ -182,7 +190,7 @@ def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]
     return tuple(made)
 
 
-_MIXERS = frozenset({"mamba1", "mamba2", "short_conv", "gdn"})
+_MIXERS = frozenset({"mamba1", "mamba2", "short_conv", "gdn", "kda"})
 
 
 def _mixer(model: Model, context: Context, recipe: Recipe, index: int) -> Mixer | None:
@@ -211,10 +219,11 @@ def _wide(model: Model, recipe: Recipe, width: int, *, shares: bool) -> int:
     return width * 2 if shares and model.text_config.get("use_double_wide_mlp") is True else width
 
 
-def _latent(model: Model, slot: LatentSlot, indexer: IndexerSlot | None) -> Latent:
+def _latent(model: Model, slot: LatentSlot, indexer: IndexerSlot | None, recipe: Recipe) -> Latent:
     return Latent(
         absorbed=not expands_latents(model),
-        query_rank=fact(model, "attention.q_lora_rank", "q_lora_rank"),
+        query_rank=0 if recipe.direct_queries
+        else fact(model, "attention.q_lora_rank", "q_lora_rank"),
         rank=slot.latent_dim, rope=slot.rope_dim, nope=slot.nope_dim, value=slot.value_dim,
         index_dim=indexer.dim if indexer else 0,
         index_heads=fact(model, "attention.indexer.head_count", "index_n_heads"),

@@ -51,9 +51,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `single`: a layer is a mixer, attention or a feed-forward; `both`: mixer and attention beside
     each other. `stream_first`: sums name the stream first. `values_norm`: values are normed too.
     `layer_inputs`: every layer has a token table of its own. `joined_gates`: one weight makes both
-    gates of a delta rule. `rows`: where the rows of tokens without outputs are dropped. `gate`: the
-    attention's output times a gate for every number or head. `second_norm`: attention has a norm of
-    its own.
+    gates of a delta rule. `low_gates`: its gates have a low rank. `direct_queries`: latent
+    attention without a rank of queries. `rows`: where the rows of tokens without outputs are
+    dropped. `gate`: the attention's output times a gate for every number or head. `second_norm`:
+    attention has a norm of its own.
     """
 
     norm: Literal["rms", "mean", "eps"] = "rms"
@@ -84,8 +85,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     both: bool = False
     stream_first: bool = False
     joined_gates: bool = False
+    low_gates: bool = False
+    direct_queries: bool = False
     mixer_norms: Literal["no", "yes", "in files"] = "yes"
     layer_inputs: bool = False
+    altup: bool = False
     routing: Routing | None = None
 
 
