@@ -224,3 +224,23 @@ def test_the_type_of_recurrent_states(data_dir: Path, asked: str, width: int) ->
     states = next(t.value for t in kvproof.budget(model, deployment).terms if t.name == "states")
     layer = 32 // 4 * 128 * 128 * width + (2 * 16 * 128 + 32 * 128) // 4 * 3 * 2
     assert states == 8 * 36 * layer
+
+
+def test_blocks_in_host_memory(llama: Model) -> None:
+    deployment = Deployment("tensorrt_llm", "H100-80GB", host_cache_size="10GiB")
+    capacity = kvproof.capacity(llama, deployment, GIB)
+    found = {term.name: term.value for term in capacity.terms}
+    assert found["host blocks"] == 10 * found["blocks"]
+    plain = kvproof.capacity(llama, Deployment("tensorrt_llm", "H100-80GB"), GIB)
+    assert "host blocks" not in {term.name for term in plain.terms}
+
+
+def test_ranks_on_mixed_gpus_hold_their_own_stage(llama: Model) -> None:
+    """The first stages hold what is left over: 17 of 33 layers on the GPU written first."""
+    odd = kvproof.load_model({**llama.config, "num_hidden_layers": 33})
+    cells = []
+    for gpu in ("RTX-4090-24GB+H100-80GB", "H100-80GB+RTX-4090-24GB"):
+        plan = kvproof.plan(odd, Deployment("tensorrt_llm", gpu, pp_size=2), [4096])
+        assert "the ranks on RTX-4090-24GB decide" in plan.budget.terms[-1].formula
+        cells.append(plan.capacity.bytes_per_block // (32 * 4096))
+    assert cells == [17, 16]

@@ -252,7 +252,10 @@ def test_tensorrt_llms_pytorch_backend() -> None:
         "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV "
         "cache (86720).\n"
     )
-    report = kvproof.check(text, model="openai/gpt-oss-120b")
+    report = kvproof.check(text, model="openai/gpt-oss-120b", gpu="GB10")
+    pool = rows(report)["available_kv_memory"]
+    assert pool.predicted == pytest.approx(5.95 * 2**30, rel=2e-3)
+    assert any("6.61 GiB, as printed" in line for line in report.assumptions)
     assert report.log.value("temporary_kv") == pytest.approx(0.56 * 2**30)
     assert report.log.value("activation") == pytest.approx(0.85 * 2**30)
     assert rows(report)["kv_cache_tokens"].ok

@@ -31,7 +31,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "kv_cache_tokens": 263008,
     },
     "tensorrt-llm-1.2-pytorch": {
-        "weights_gib": 5.91, "peak_memory_gib": 8.74, "available_kv_memory_gib": 3.17,
+        "weights_gib": 5.91, "peak_memory_gib": 12.65, "available_kv_memory_gib": 3.17,
         "kv_bytes_per_token": 73728, "kv_cache_tokens": 46208, "num_blocks": 1444,
     },
     "ollama-0.3-runner": {

@@ -1,7 +1,7 @@
 """Ranks on different GPUs: the rank that leaves the least for the cache decides for all.
 
-Engines agree on one count of blocks or tokens over all ranks, the smallest. vLLM's ranks are
-charged what their own pipeline stages hold; other engines' what the fullest rank holds.
+Engines agree on one count of blocks or tokens over all ranks, the smallest. Ranks are charged what
+their own pipeline stages hold.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from kvproof.model.types import Model
 
 BY_DEVICE = ("llamacpp", "ollama")
 """Engines that place layers on each device by its memory: their budgets name every device."""
+_BY_TOKENS = ("sglang", "tensorrt_llm")
+"""Engines whose capacity counts the own stage's layers: their ranks are compared by tokens."""
 
 
 def deciding(model: Model, deployment: Deployment) -> Deployment:
@@ -22,6 +24,9 @@ def deciding(model: Model, deployment: Deployment) -> Deployment:
     module = engine_module(deployment.engine.name)
     each = [deployment.on(kind) for _, kind in deployment.kinds]
     left = [module.budget(model, one).interval[0] for one in each]
+    if deployment.engine.name in _BY_TOKENS:
+        left = [module.capacity(model, one, kv).tokens
+                for one, kv in zip(each, left, strict=True)]  # fmt: skip
     return min(zip(left, each, strict=True), key=lambda pair: pair[0])[1]
 
 

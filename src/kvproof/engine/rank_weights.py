@@ -26,22 +26,40 @@ Groups and scales are those of model/quantization.py: MXFP4's 8 bits for 32 weig
 def rank_weight_bytes(
     model: Model,
     ranks: int,
-    stages: int = 1,
+    part: range | None = None,
     attention_ranks: int | None = None,
     quantization: str | None = None,
+    hosted: int = 0,
 ) -> int:
-    """Bytes on the largest of `ranks` x `stages` GPUs; tensors are split evenly.
+    """Bytes on one GPU of the stage that holds the layers `part` (None: all); split evenly.
 
     `attention_ranks`: the ranks that one attention replica is split over, where attention runs
     data-parallel; each replica then has the embedding whole. `quantization`: the engine's flag,
-    which speaks for a config that names no scheme.
+    which speaks for a config that names no scheme. `hosted`: bytes of the decoder's layers that
+    every rank keeps in host memory instead.
     """
-    total = 0
+    layers = rest = 0
     for group in known_tensors(model):
         size = loaded_bytes(model, group, quantization)
         share = -(-size // _ways(group, ranks, attention_ranks or ranks))
-        total += share if not group.layers else -(-share // stages)
-    return total
+        share = -(-share * _held(model, group, part) // max(1, len(group.layers)))
+        if group.layers and group.role not in ENCODER_ROLES:
+            layers += share
+        else:
+            rest += share
+    return rest + max(0, layers - hosted)
+
+
+def _held(model: Model, group: TensorGroup, part: range | None) -> int:
+    """Of a group's layers, those in a stage; 1 or 0 for a group without layers."""
+    if part is None or group.role in ENCODER_ROLES:
+        return max(1, len(group.layers))
+    if group.layers:
+        return sum(layer in part for layer in group.layers)
+    last = part.stop >= model.layers
+    if group.role == "embedding":
+        return int(part.start == 0 or (last and model.tied))
+    return int(last)
 
 
 def loaded_bytes(model: Model, group: TensorGroup, asked: str | None) -> int:

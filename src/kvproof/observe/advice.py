@@ -9,10 +9,14 @@ from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.errors import KvproofError
 from kvproof.model.types import Model
 from kvproof.observe.advice_local import local_advice
-from kvproof.observe.advice_start import fraction_advice, load_advice, refused_advice
+from kvproof.observe.advice_start import (
+    fraction_advice,
+    load_advice,
+    refused_advice,
+    share_in_force,
+)
 from kvproof.observe.capacity_rows import printed_pool
 from kvproof.observe.figures import Log
-from kvproof.observe.releases import asked_share
 from kvproof.units import GIB, show_bytes
 
 _ROOM = 256 * 2**20
@@ -37,21 +41,28 @@ def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tupl
             return special
     if log.value("oom_request") is not None:
         late = printed_pool(log) is not None
-        return _out_of_memory(log) if late else load_advice(log, model, deployment)
+        share = share_in_force(log, model, deployment)
+        return _out_of_memory(log, share) if late else load_advice(log, model, deployment)
     short = shortfall(log, model, deployment)
-    return (*_length(log, model, deployment), *_utilization(log, short), *_memory(log, short))
+    share = share_in_force(log, model, deployment)
+    more = _utilization(log, short, share)
+    return (*_length(log, model, deployment), *more, *_memory(log, short))
 
 
-def _out_of_memory(log: Log) -> tuple[str, ...]:
+def _out_of_memory(log: Log, share: float | None) -> tuple[str, ...]:
     """An allocation failed after the sizing: the share has to leave room for it."""
     asked, free = log.value("oom_request") or 0, log.value("oom_free") or 0
     total, short = log.value("total_gpu_memory"), max(0.0, asked - free) + _ROOM
-    flag, share = OPTIONS[log.engine].share, asked_share(log)
+    flag = OPTIONS[log.engine].share
     if not total:
         return (f"leave {show_bytes(short)} more free: lower {flag}",)
-    lower = math.floor(1000 * (share - short / total)) / 1000
+    part = math.ceil(1000 * short / total) / 1000
+    if share is None:
+        change = f"{flag} lower by {part:.3f}"
+    else:
+        change = f"{flag} {math.floor(1000 * (share - short / total)) / 1000:.3f} (it is {share:g})"
     return (
-        f"{flag} {lower:.3f} (it is {share:g}): "
+        f"{change}: "
         f"{show_bytes(asked)} did not fit in {show_bytes(free)}; something outside the budget "
         "(graphs, other processes, a larger batch) took the rest",
     )
@@ -118,11 +129,12 @@ def longest(log: Log, model: Model, deployment: Deployment) -> int | None:
     return low or None
 
 
-def _utilization(log: Log, short: float | None) -> list[str]:
+def _utilization(log: Log, short: float | None, share: float | None) -> list[str]:
     total, flag = log.value("total_gpu_memory"), OPTIONS[log.engine].share
     if short is None or total is None:
         return []
-    share = asked_share(log)
+    if share is None:
+        return [f"{flag} higher by {math.ceil(1000 * short / total) / 1000:.3f}"]
     free = log.value("free_memory") or total * 0.985
     needed = math.ceil(1000 * (share + short / total)) / 1000
     if needed * total > free:

@@ -12,15 +12,29 @@ from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.observe.deploy import ranks_of
 from kvproof.observe.figures import Log
+from kvproof.observe.releases import asked_share
 from kvproof.units import GIB, show_bytes
 
 _COUNTS = (1, 2, 4, 8, 16, 32)
 _BESIDE = 2 * GIB
 """Context, workspaces and a little cache that a GPU needs beside the weights."""
-_SHARE = 0.9
+_USUAL_SHARE = 0.9
+"""Stands for a share that no line, flag or rule tells."""
 _MOST_SHARE = 0.97
 _TOKENS = 4096
 """A pool that holds fewer tokens is no use."""
+
+
+def share_in_force(log: Log, model: Model | None, deployment: Deployment | None) -> float | None:
+    """The share of the GPU that the engine was given; None where only card and flags tell it."""
+    if log.engine != "sglang" or flag_of(OPTIONS["sglang"].share) in log.flags:
+        return asked_share(log)
+    if model is None or deployment is None or deployment.accelerator is None:
+        return None
+    try:
+        return float(engine_module("sglang").share(model, deployment))
+    except KvproofError:
+        return None
 
 
 def refused_advice(log: Log) -> tuple[str, ...]:
@@ -66,16 +80,19 @@ def load_advice(log: Log, model: Model | None, deployment: Deployment | None) ->
             "checkpoint; name the model for amounts",
         )
     weights = weight_bytes(model)
+    share = share_in_force(log, model, deployment) or _USUAL_SHARE
     lines = []
     if others > GIB:
         lines.append(f"stop the other processes: they hold {show_bytes(others)} of the GPU")
-    enough = next((n for n in _COUNTS if _holds(n, total, model, deployment, flag)), _COUNTS[-1])
+    enough = next(
+        (n for n in _COUNTS if _holds(n, share * total, model, deployment, flag)), _COUNTS[-1]
+    )
     if enough > ranks:
         lines.append(
             f"{flag} {enough} (it is {ranks}): {show_bytes(weights / enough)} of weights on each "
             f"GPU instead of {show_bytes(weights / ranks)} of {show_bytes(total)}"
         )
-        most = ranks * (_SHARE * total - _BESIDE) / model.parameters * 8
+        most = ranks * (share * total - _BESIDE) / model.parameters * 8
         lines.append(f"or a checkpoint of at most {most:.1f} bits a parameter on {ranks} GPU(s)")
     elif not lines:
         short = (log.value("oom_request") or 0) - (log.value("oom_free") or 0)
@@ -87,10 +104,10 @@ def load_advice(log: Log, model: Model | None, deployment: Deployment | None) ->
 
 
 def _holds(
-    ranks: int, total: float, model: Model, deployment: Deployment | None, flag: str
+    ranks: int, given: float, model: Model, deployment: Deployment | None, flag: str
 ) -> bool:
-    """Whether so many GPUs hold the weights and a small pool, by the engine's own budget."""
-    if weight_bytes(model) / ranks + _BESIDE > _SHARE * total:
+    """Whether so many GPUs hold the weights and a small pool in `given` bytes of each."""
+    if weight_bytes(model) / ranks + _BESIDE > given:
         return False
     if deployment is None or deployment.accelerator is None:
         return True

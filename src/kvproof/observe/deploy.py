@@ -55,8 +55,7 @@ def setup_of(log: Log, gpu: str | None = None, release: str | None = None) -> Se
     if free is not None and "free_memory" not in flags:
         flags = {**flags, "free_memory": int(free)}
         assumptions.append(f"free before the pools are sized: {free / GIB:.2f} GiB, as printed")
-    if dropped:
-        warnings.append(f"flags left aside: {', '.join(sorted(dropped))}")
+    warnings += [f"left aside, {name}: {why}" for name, why in sorted(dropped.items())]
     deployment = Deployment(engine, name, **flags)
     capped = token_cap(log, deployment.accelerator)
     if capped is not None:
@@ -73,11 +72,12 @@ def _free_memory(log: Log) -> float | None:
     """What the engine took its share of, on the rank with least: as printed.
 
     SGLang says what is free when the weights begin to load, or is left after them; TensorRT-LLM
-    what is available for the cache.
+    what is available for the cache, or (PyTorch backend) the device's memory, the peak of its
+    profiling run, and the small cache that lay within that peak.
     """
     if log.engine == "tensorrt_llm":
         found = log.smallest("available_before_kv")
-        return None if found is None else found.value
+        return _beside_peak(log) if found is None else found.value
     if log.engine != "sglang":
         return None
     before = log.smallest("avail_mem_before")
@@ -85,6 +85,15 @@ def _free_memory(log: Log) -> float | None:
         return before.value
     left, weights = log.smallest("avail_mem_loaded"), log.get("weights")
     return None if left is None or weights is None else left.value + weights.value
+
+
+def _beside_peak(log: Log) -> float | None:
+    """Source: tensorrt_llm/_torch/pyexecutor/_util.py (_cal_max_memory)."""
+    total, peaks = log.value("total_gpu_memory"), log.all("peak_memory")
+    if total is None or not peaks:
+        return None
+    latest = {figure.worker: figure.value for figure in peaks}
+    return total - max(latest.values()) + (log.value("temporary_kv") or 0)
 
 
 def named_release(log: Log) -> str | None:
@@ -152,8 +161,8 @@ def by_memory(total: float, vendor: str | None = None) -> list[Accelerator]:
     return sorted(near, key=lambda row: abs(row.memory_bytes - total))
 
 
-def _flags(engine: str, gpu: str | None, log: Log) -> tuple[dict[str, Any], list[str]]:
-    """The flags that the engine's rules take; those they refuse are left aside by name."""
+def _flags(engine: str, gpu: str | None, log: Log) -> tuple[dict[str, Any], dict[str, str]]:
+    """The flags that the engine's rules take; those they refuse by name, with the reason."""
     renamed = _SETTLED.get(log.engine, {})
     wanted: dict[str, Any] = {}
     for name, value in log.flags.items():
@@ -164,21 +173,21 @@ def _flags(engine: str, gpu: str | None, log: Log) -> tuple[dict[str, Any], list
     if options is not None and concurrency:
         wanted.setdefault(flag_of(options.length), int(concurrency))
     kept: dict[str, Any] = {}
-    dropped: list[str] = []
+    dropped: dict[str, str] = {}
     try:
         Deployment(engine, gpu, **wanted)
     except KvproofError:
         pass
     else:
-        return wanted, []
+        return wanted, {}
     for name, value in wanted.items():
         try:
             Deployment(engine, gpu, **{**kept, name: value})
-        except KvproofError:
-            dropped.append(name)
+        except KvproofError as error:
+            dropped[name] = error.message
         else:
             kept[name] = value
-    return kept, [name for name in dropped if not name.endswith("_used")]
+    return kept, {name: why for name, why in dropped.items() if not name.endswith("_used")}
 
 
 def _whole_windows(log: Log) -> bool:

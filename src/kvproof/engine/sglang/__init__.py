@@ -1,9 +1,9 @@
 """SGLang: token pools of fixed pages, sized from a static share of the GPU's memory.
 
-Rules of 0.4.4 to 0.5.23 (`versions`). `kv_bytes` are the bytes of the attention pools, K and V
+Rules of 0.3.6 to 0.5.23 (`versions`). `kv_bytes` are the bytes of the attention pools, K and V
 buffers of all layers on one GPU as the log prints them (DeepSeek-V4: what its line calls
 available_bytes); the state pool of hybrid models and a draft's own pool stand beside them. Not
-modelled: HiSparse, KV sharding, unified memory pools, hierarchical caching's host pool.
+modelled: HiSparse, KV sharding, unified memory pools.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from kvproof.engine.heads import check_heads
 from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.engine.sglang.memory import make_budget
 from kvproof.engine.sglang.pools import Pools, make_pools
+from kvproof.engine.sglang.share import static_share
+from kvproof.engine.sglang.stage import deciding
 from kvproof.engine.sglang.states import slots_a_request, state_pool
 from kvproof.errors import UsageError
 from kvproof.model.overrides import overridden
 from kvproof.model.types import Model
 from kvproof.terms import Term
+from kvproof.units import GB
 
 _SOURCE = "SGLang 0.5.23, model_executor/pool_configurator.py"
 _COMPRESSED_RUNNING = 256
@@ -52,7 +55,18 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     """Memory of one GPU down to the attention pool."""
     flags = read_flags(deployment)
     check_heads(model, flags.attention_tp, "SGLang")
+    flags = deciding(model, deployment, flags)
     return make_budget(model, deployment, flags, make_pools(model, deployment, flags))
+
+
+def share(model: Model, deployment: Deployment) -> float:
+    """mem_fraction_static in force, as given or by the release's default."""
+    flags = read_flags(deployment)
+    gpu = deployment.accelerator
+    total = flags.get("gpu_memory") or (gpu.memory_bytes if gpu is not None else 0)
+    if not total:
+        raise UsageError("no GPU is named", hint="give gpu=... or gpu_memory=...")
+    return static_share(model, deployment, flags, total)
 
 
 def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
@@ -62,6 +76,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     """
     flags = read_flags(deployment)
     check_heads(model, flags.attention_tp, "SGLang")
+    flags = deciding(model, deployment, flags)
     pools = make_pools(model, deployment, flags)
     tokens = _tokens(kv_bytes, flags, pools)
     length = flags.context_length or model.context or 2048
@@ -79,7 +94,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
         max_model_len=length,
         fits=fits,
         error=None if fits else _misfit(length, tokens),
-        terms=_terms(kv_bytes, tokens, sliding, pools),
+        terms=(*_terms(kv_bytes, tokens, sliding, pools), *_host(flags, tokens, pools)),
         usable_blocks=pages,
         max_num_seqs=_requests(model, tokens, length, kv_bytes, flags, pools),
         blocks_held=_holder(pools, pages, sliding),
@@ -161,6 +176,26 @@ def _misfit(length: int, tokens: int) -> str:
         f"a request of context_length ({length:,}) does not fit in the pool of "
         f"max_total_num_tokens ({tokens:,}): SGLang starts and refuses such requests"
     )
+
+
+def _host(flags: Flags, tokens: int, pools: Pools) -> tuple[Term, ...]:
+    """Hierarchical caching's pool in the host's memory, beside every rank."""
+    if not flags.get("enable_hierarchical_cache") or pools.compressed is not None:
+        return ()
+    ratio, size, cell = flags.get("hicache_ratio", 2.0), flags.get("hicache_size", 0), pools.cell
+    if flags.get("disable_radix_cache") or cell <= 0:
+        return ()
+    asked = int(size * GB // cell) if size else int(tokens * ratio)
+    held = (asked // pools.page + 1) * pools.page
+    how = f"{size:g} GB // {cell:,.0f} B" if size else f"{tokens:,} x {ratio:g}"
+    source = "SGLang 0.5.23, mem_cache/pool_host/base.py (HostKVCache)"
+    return (
+        Term(name="host tokens", value=held, unit="token",
+             formula=f"{how} in pages of {pools.page}, and one more = {held:,}", source=source),
+        Term(name="host cache", value=round(held * cell), unit="B",
+             formula=f"{held:,} x {cell:,.0f} B in host memory, a rank = {round(held * cell):,} B",
+             source=source),
+    )  # fmt: skip
 
 
 def _terms(kv_bytes: int, tokens: int, sliding: int, pools: Pools) -> tuple[Term, ...]:

@@ -7,6 +7,7 @@ names; sglang/srt/arg_groups/memory_hook.py of 0.5.20 to 0.5.23.
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kvproof.engine.base import Deployment
 from kvproof.engine.cache_types import CacheType, Option, check_type, has_type
 from kvproof.engine.sglang.versions import Rules, rules_for
 from kvproof.errors import UsageError, unknown_name
-from kvproof.units import MIB, parse_bytes
+from kvproof.units import GIB, MIB, parse_bytes
 
 _DATA = Path(__file__).with_name("data") / "flags.json"
 _ALIASES = {
@@ -27,6 +28,7 @@ _ALIASES = {
     "nsa_prefill_backend": "dsa_prefill_backend", "nsa_decode_backend": "dsa_decode_backend",
     "mamba_scheduler_strategy": "mamba_radix_cache_strategy", "dcp": "dcp_size",
     "decode_context_parallel_size": "dcp_size", "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
+    "speculative_draft_model": "speculative_draft_model_path",
 }  # fmt: skip
 # What kvproof adds: memory that the log or the user states (`free_memory`: what is free when the
 # weights begin to load), and a byte size for the pool.
@@ -37,6 +39,7 @@ _WHOLE = (
     "cuda_graph_max_bs", "max_mamba_cache_size", "speculative_num_draft_tokens",
     "speculative_eagle_topk", "piecewise_cuda_graph_max_tokens",
 )  # fmt: skip
+_AMOUNTS = ("cpu_offload_gb", "hicache_ratio", "hicache_size")
 _SHARES = ("mem_fraction_static", "swa_full_tokens_ratio", "mamba_full_memory_ratio")
 _KV_DTYPES = Option(
     engine="SGLang",
@@ -81,6 +84,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     chunked_prefill_size: int
     graph_batch: int
     mem_fraction_static: float | None
+    layers: range | None = None
+    """The layers of the pipeline stage that is answered for; None: all."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """A flag as given, else `default`."""
@@ -102,6 +107,11 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         return int(self.get("speculative_num_draft_tokens", 4))
 
     @property
+    def hosted(self) -> int:
+        """Bytes of the decoder's layers that each rank keeps in host memory."""
+        return int(float(self.get("cpu_offload_gb", 0)) * GIB)
+
+    @property
     def replicas(self) -> int:
         """Attention data-parallel replicas in one tensor-parallel group."""
         return self.tp // self.attention_tp
@@ -114,14 +124,15 @@ def known_flags() -> frozenset[str]:
 
 
 _READ = frozenset(
-    (*_WHOLE, *_SHARES, *_OWN, "kv_cache_dtype", "dtype", "enable_dp_attention",
+    (*_WHOLE, *_SHARES, *_AMOUNTS, *_OWN, "kv_cache_dtype", "dtype", "enable_dp_attention",
      "disable_radix_cache", "disable_hybrid_swa_memory", "disable_overlap_schedule",
      "disable_piecewise_cuda_graph", "speculative_algorithm", "attention_backend",
      "decode_attention_backend", "dsa_prefill_backend", "dsa_decode_backend",
      "mamba_radix_cache_strategy", "mamba_ssm_dtype", "quantization", "disable_cuda_graph",
      "cuda_graph_bs", "enable_piecewise_cuda_graph", "disaggregation_mode", "moe_a2a_backend",
      "enable_lora", "lora_paths", "enable_hierarchical_cache", "language_only", "load_format",
-     "disable_prefill_cuda_graph", "disable_decode_cuda_graph", "json_model_override_args")
+     "disable_prefill_cuda_graph", "disable_decode_cuda_graph", "json_model_override_args",
+     "speculative_draft_model_path", "speculative_draft_kv_cache_dtype")
 )  # fmt: skip
 
 
@@ -216,12 +227,14 @@ def _value(name: str, value: Any) -> Any:
             return [int(size) for size in (value if isinstance(value, list | tuple) else [value])]
         if name in _WHOLE:
             value = int(value)
-        elif name in _SHARES:
+        elif name in _SHARES or name in _AMOUNTS:
             value = float(value)
     except (TypeError, ValueError):
         raise UsageError(f"{name}={str(value)[:40]!r} is no number", hint="give one") from None
     if name in _SHARES and not 0 < value <= (10 if name == "mamba_full_memory_ratio" else 1):
         raise UsageError(f"{name} is {value}", hint="give a share above 0, up to 1")
+    if name in _AMOUNTS and not 0 <= value < math.inf:
+        raise UsageError(f"{name} is {value}", hint="give 0 or more")
     positive = name in _WHOLE and name != "chunked_prefill_size"
     if positive and value < 1:
         raise UsageError(f"{name} is {value}", hint="give 1 or more")

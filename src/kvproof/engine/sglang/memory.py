@@ -12,9 +12,10 @@ from __future__ import annotations
 import msgspec
 
 from kvproof.engine.base import Budget, Deployment
-from kvproof.engine.rank_weights import layer_weight_bytes, rank_weight_bytes
+from kvproof.engine.rank_weights import rank_weight_bytes
+from kvproof.engine.sglang.drafts import draft_weight_bytes
 from kvproof.engine.sglang.flags import Flags
-from kvproof.engine.sglang.pools import Pools, draft_layers
+from kvproof.engine.sglang.pools import Pools
 from kvproof.engine.sglang.share import static_share
 from kvproof.engine.sglang.states import States, state_pool
 from kvproof.errors import UsageError
@@ -69,9 +70,14 @@ def static_memory(model: Model, deployment: Deployment, flags: Flags) -> Static:
         total=total,
         before=before,
         weights=rank_weight_bytes(
-            model, flags.tp, flags.pp, flags.attention_tp, flags.get("quantization")
+            model,
+            flags.tp,
+            flags.layers,
+            flags.attention_tp,
+            flags.get("quantization"),
+            flags.hosted,
         ),
-        draft_weights=layer_weight_bytes(model, flags.tp) * draft_layers(model, flags),
+        draft_weights=draft_weight_bytes(model, flags),
         images=flags.rules.image_cache_mib * MIB if images else 0,
         fraction=static_share(model, deployment, flags, total),
     )
@@ -132,13 +138,13 @@ def _terms(
               high=None if given else context * _CONTEXT_HIGH),
         *([_term("other processes", used, "in use before the start, less to share out")]
           if used else []),
-        _term("weights", static.weights, f"tensor shapes over {flags.tp} ranks",
+        _term("weights", static.weights, f"tensor shapes over {flags.tp} ranks{_which(flags)}",
               low=static.weights, high=static.weights * (1 + 2 * _WEIGHT_SLACK)),
         _term("kept free for activations and graphs", static.kept,
               f"{static.before:,} B x (1 - {static.fraction:.4f})"),
     ]  # fmt: skip
     if static.draft_weights:
-        terms.append(_term("draft weights", static.draft_weights, "as many layers as it has"))
+        terms.append(_term("draft weights", static.draft_weights, "its layers"))
     if static.images:
         terms.append(_term("image features", static.images, "cache of the encoder's output"))
     if pools.state:
@@ -149,6 +155,15 @@ def _terms(
         terms.append(_term("draft cache", draft, f"{pools.draft:,} B a token"))
     terms.append(_term("KV cache", kv, "what is left"))
     return terms
+
+
+def _which(flags: Flags) -> str:
+    """Which part of the weights lies on the GPU, in words."""
+    part = flags.layers
+    stage = "" if part is None else f", layers {part.start} to {part.stop - 1}"
+    return stage + (
+        f" less {flags.hosted:,} B of its layers in host memory" if flags.hosted else ""
+    )
 
 
 def _interval(static: Static, flags: Flags, pools: Pools, kv: int) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from kvproof.engine.sglang.backend import (
     raw_rows,
 )
 from kvproof.engine.sglang.compressed import Compressed, compressed_pools, compressed_slot_bytes
+from kvproof.engine.sglang.drafts import BLOCK_DRAFTS, draft_flags, draft_layers, own_draft
 from kvproof.engine.sglang.flags import Flags
 from kvproof.engine.sglang.windows import request_window_tokens, running_requests
 from kvproof.kinds import (
@@ -108,7 +109,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
-    """The pools of `model` on the largest pipeline stage."""
+    """The pools of `model` on one GPU of the stage that `flags` are for."""
     page = page_size(model, deployment, flags)
     if is_compressed(model):
         return _compressed(model, flags, page)
@@ -123,7 +124,7 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
     window = max(windows, default=None)
     cell = sum(_cell(model, deployment, flags, s, dtype) for s in full)
     layers = len({s.layer for s in full if not isinstance(s, ConvSlot | RecurrentSlot)})
-    draft = draft_layers(model, flags) * cell // layers if layers else 0
+    counted, draft = _draft_cells(model, deployment, flags, cell, layers)
     return Pools(
         full=cell,
         full_layers=layers,
@@ -135,25 +136,32 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
         state_layers=len({s.layer for s in state}),
         page=page,
         dtype=dtype.name,
-        charged=draft - _uncounted(model, deployment, flags, slots, dtype),
+        charged=counted - _uncounted(model, deployment, flags, slots, dtype),
         draft=draft,
         pinned=_pinned(flags, window, page),
     )
 
 
-def draft_layers(model: Model, flags: Flags) -> int:
-    """Layers of the draft whose cache sizing counts (0.5.14 on)."""
-    if not flags.rules.draft_counted or flags.algorithm not in ("EAGLE", "EAGLE3", "NEXTN"):
-        return 0
-    own = not flags.get("speculative_draft_model_path") and flags.algorithm != "EAGLE3"
-    names = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-    found = [model.text_config.get(name) for name in names if own]
-    return next((n for n in found if isinstance(n, int) and n > 0), 1)
+def _draft_cells(
+    model: Model, deployment: Deployment, flags: Flags, cell: int, layers: int
+) -> tuple[int, int]:
+    """Bytes a token of the draft's pool: as sizing counts them, and as they are allocated.
+
+    Sizing gives an EAGLE head or a standalone draft the target's bytes a layer; a DFLASH draft
+    those of its own config.
+    """
+    count = draft_layers(model, flags)
+    assumed = count * cell // layers if layers else 0
+    own = own_draft(flags)
+    if own is None:
+        return assumed, assumed
+    kind = kv_type(own, deployment, draft_flags(flags))
+    held = sum(_cell(own, deployment, flags, slot, kind) for slot in own.slots)
+    return (held if flags.algorithm in BLOCK_DRAFTS else assumed), held
 
 
 def _compressed(model: Model, flags: Flags, page: int) -> Pools:
-    stage = range(-(-model.layers // flags.pp))
-    pools = compressed_pools(model, flags, stage)
+    pools = compressed_pools(model, flags, flags.layers or range(model.layers))
     return Pools(
         full=round(pools.token),
         full_layers=pools.layers,
@@ -206,11 +214,10 @@ def slot_bytes(model: Model, deployment: Deployment, flags: Flags, slot: Slot, t
 
 
 def _stage(model: Model, flags: Flags) -> Iterator[Slot]:
-    """The slots of the largest pipeline stage; shared layers with their own full geometry."""
-    last = -(-model.layers // flags.pp)
+    """The slots of the stage; shared layers with their own full geometry."""
     by_layer = {s.layer: s for s in model.slots if isinstance(s, FullSlot)}
     for slot in model.slots:
-        if slot.layer >= last:
+        if flags.layers is not None and slot.layer not in flags.layers:
             continue
         if isinstance(slot, SharedSlot):
             source = by_layer.get(slot.source_layer) if slot.source_layer is not None else None

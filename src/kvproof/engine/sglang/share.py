@@ -1,6 +1,6 @@
 """mem_fraction_static where none is given: one rule after the other, by release.
 
-Sources: server_args.py, `__post_init__` (0.4.4 to 0.5.2) and `_handle_gpu_memory_settings`
+Sources: server_args.py, `__post_init__` (0.3.6 to 0.5.2) and `_handle_gpu_memory_settings`
 (0.5.3 on; arg_groups/memory_hook.py from 0.5.19). All reserves are MiB of the card as nvidia-smi
 prints it. Multimodal models and AITER attention cut the result.
 """
@@ -21,7 +21,7 @@ from kvproof.kinds import RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import MIB
 
-_RANKS = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87), (1, 0.88))
+_RANKS = ((16, 0.79), (4, 0.85), (2, 0.87), (1, 0.88))
 _VIT_LAYERS, _VIT_WIDTH = 24, 1024
 _AITER_CUT, _AITER_CONTEXT = 0.85, 8192
 _SMALL, _LARGE = 60 * 1024, 80 * 1024
@@ -71,12 +71,13 @@ def default_fraction(model: Model, deployment: Deployment, flags: Flags, total: 
 
 
 def _by_ranks(flags: Flags, memory: int) -> float:
-    """0.4.4 to 0.4.7: a table of ranks, with exceptions for cards above 80 or 96 GiB."""
+    """Up to 0.4.7: a table of ranks, with exceptions for cards above 80 or 96 GiB."""
     kind = flags.rules.share
     if kind == "ranks_13" and memory > _LARGE:
         return (memory - 13 * 1024) / memory
     ranks = flags.tp * (flags.pp if kind in ("ranks_48", "ranks_18") else 1)
     share = next(value for least, value in _RANKS if ranks >= least)
+    share = flags.rules.eight_ranks if 8 <= ranks < 16 else share
     if kind in ("ranks_48", "ranks_18"):
         share = share if memory <= _LARGE else 0.88
         if kind == "ranks_48" and memory > 180_000:

@@ -1,10 +1,11 @@
 """What SGLang did in which release.
 
 Each row of `_CHANGES` holds from its release on. Sources: sglang/srt of the wheels 0.4.4, 0.4.6,
-0.4.6.post5, 0.4.7 to 0.4.10, 0.5.2 to 0.5.23 (all but 0.5.1 and post releases), compared one with
-the next: server_args.py and arg_groups/ (defaults), model_executor/model_runner.py,
+0.4.6.post5, 0.4.7 to 0.4.10, 0.5.2 to 0.5.23 (all but post releases), compared one with the next:
+server_args.py and arg_groups/ (defaults), model_executor/model_runner.py,
 model_runner_kv_cache_mixin.py (0.5.7 to 0.5.15), pool_configurator.py (0.5.11 on) and
-mem_cache/kv_cache_configurator.py (0.5.16 on).
+mem_cache/kv_cache_configurator.py (0.5.16 on). 0.3.6, 0.4.0, 0.4.1, 0.4.3 and 0.5.1 were read for
+the default share, the bytes of a token and the padding page alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from kvproof.engine.release import Release, post_number, release_number
+from kvproof.engine.stages import Extra
 
 Share = Literal["ranks", "ranks_13", "ranks_48", "ranks_18", "card", "chunk"]
 """How mem_fraction_static is chosen where none is given (`share`)."""
@@ -24,9 +26,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     version: tuple[int, ...]
     share: Share = "ranks"
+    eight_ranks: float = 0.82
+    """The share for 8 to 15 ranks where it goes by ranks."""
+    extra_layers: Extra = "final"
+    """Which pipeline stages hold the layers that are left over."""
     small_card: tuple[int, int, int] = (2048, 8, 80)
     """Cards below 35 GiB: prefill chunk, graph batch with fewer than 4 GPUs, with more."""
-    image_cut: float = 1.0
+    image_cut: float = 0.95
     """Factor on the share for multimodal models; 0: by the size of the vision encoder."""
     aiter_cut: bool = False
     """The share is cut by 15 % with AITER attention and more than 8,192 positions."""
@@ -100,7 +106,7 @@ _SWA_0516 = _SWA_0514 | {"MellumForCausalLM", "InklingForConditionalGeneration"}
 _SWA_0518 = _SWA_0516 | {"MuseGlimmerForCausalLM", "MuseGlimmerForConditionalGeneration"}
 
 _CHANGES: tuple[tuple[tuple[int, ...], dict[str, object]], ...] = (
-    ((0, 4), {"image_cut": 0.95}),
+    ((0, 4), {"eight_ranks": 0.81}),
     ((0, 4, 5), {"share": "ranks_13", "image_cut": 0.9}),
     ((0, 4, 7), {"share": "ranks_48", "aiter_cut": True}),
     ((0, 4, 8), {"share": "card", "draft_reserve_mib": 2048}),
@@ -109,7 +115,7 @@ _CHANGES: tuple[tuple[tuple[int, ...], dict[str, object]], ...] = (
                  "sparse_share": 0.8, "sparse_replicas": True, "states_uncached": "all"}),
     ((0, 5, 4), {"sparse_share": None, "draft_states": "each", "states_uncached": "mamba2"}),
     ((0, 5, 5), {"small_card": (2048, 24, 80)}),
-    ((0, 5, 6), {"sparse_replicas": False}),
+    ((0, 5, 6), {"sparse_replicas": False, "extra_layers": "last"}),
     ((0, 5, 7), {"swa_archs": _SWA_057, "states_uncached": "", "draft_states": "before"}),
     ((0, 5, 8), {"swa_archs": _SWA_058, "swa_plain": True}),
     ((0, 5, 9), {"states_512": False}),

@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
 from kvproof.engine.heads import check_heads
 from kvproof.engine.rank_weights import rank_weight_bytes
+from kvproof.engine.stages import own_stages, scarcest, stage_layers
 from kvproof.engine.tensorrt_llm.flags import Flags, canonical_flag, flag_names, is_read, read_flags
 from kvproof.engine.tensorrt_llm.pools import Pool, kv_type, pools, slot_bytes, state_bytes
-from kvproof.errors import UsageError
+from kvproof.errors import KvproofError, UsageError
 from kvproof.kinds import LatentSlot
 from kvproof.model.types import Model
 from kvproof.terms import Term
@@ -49,6 +52,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     """
     flags = read_flags(deployment)
     check_heads(model, flags.attention_tp, "TensorRT-LLM")
+    flags = _deciding(model, deployment, flags)
     size, length = flags.tokens_per_block, _length(model, flags)
     windows = pools(model, flags, length)
     counts = _blocks(flags, windows, kv_bytes)
@@ -73,6 +77,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
             _term("bytes per token", cell, f"{kv_type(model, flags).name}, one GPU", "B/token"),
             *_counted(windows, counts, kv_bytes, size),
             _term("tokens", blocks * size, f"{blocks:,} x {size}", "token"),
+            *_hosted(flags, windows, size),
         ),
         usable_blocks=blocks,
         max_num_seqs=flags.max_batch_size,
@@ -89,6 +94,20 @@ def _blocks(flags: Flags, windows: tuple[Pool, ...], kv_bytes: int) -> list[int]
         most = -(-int(flags.get("max_tokens")) // flags.tokens_per_block)
         counts = [min(count, most) for count in counts]
     return counts
+
+
+def _hosted(flags: Flags, windows: tuple[Pool, ...], size: int) -> tuple[Term, ...]:
+    """Blocks of the secondary pools in the host's memory, which keep what is evicted.
+
+    Source: kvCacheManager.cpp, calculateMaxNumBlocks: host_cache_size is divided as the GPU's.
+    """
+    host = int(flags.get("host_cache_size") or 0)
+    whole = sum(pool.weight for pool in windows)
+    if not host or not whole:
+        return ()
+    count = host * windows[0].weight // whole // (windows[0].cell * size)
+    formula = f"{host:,} B of host_cache_size // ({windows[0].cell:,} B x {size})"
+    return (_term("host blocks", count, formula, "1"),)
 
 
 def _counted(
@@ -144,6 +163,52 @@ def _buffers(model: Model, flags: Flags) -> tuple[int, int]:
     return activation, int(logits * flags.logit_copies)
 
 
+def _weights(model: Model, flags: Flags) -> int:
+    return rank_weight_bytes(
+        model, flags.tp, flags.layers, flags.attention_tp, flags.get("quantization")
+    )
+
+
+def _states(model: Model, flags: Flags) -> int:
+    """States of a full batch in the stage's layers."""
+    held = [s for s in model.slots if flags.layers is None or s.layer in flags.layers]
+    return flags.max_batch_size * sum(state_bytes(model, slot, flags) for slot in held)
+
+
+def _free(model: Model, flags: Flags, total: int) -> int:
+    """What is free before the pools take their share: as given, else what the terms leave."""
+    known = flags.get("free_memory")
+    if known is not None:
+        return int(known)
+    taken = _weights(model, flags) + sum(_buffers(model, flags)) + _states(model, flags)
+    return max(0, total - taken - int(_CONTEXT) - int(flags.get("used", 0)))
+
+
+def _deciding(model: Model, deployment: Deployment, flags: Flags) -> Flags:
+    """`flags` for the stage, of those on the GPU answered for, that holds the fewest tokens.
+
+    The first stages hold the layers that are left over (mapping.py, pp_layers).
+    """
+    if flags.pp == 1:
+        return flags
+    gpu = deployment.accelerator
+    total = int(flags.get("gpu_memory") or (gpu.memory_bytes if gpu is not None else 0))
+
+    def tokens(part: range) -> float:
+        own = msgspec.structs.replace(flags, layers=part)
+        cell = sum(pool.cell for pool in pools(model, own, _length(model, own)))
+        if not cell:
+            return float("inf")
+        try:
+            return _pool(model, own, _free(model, own, total)) / cell if total else -cell
+        except KvproofError:
+            return -cell
+
+    parts = stage_layers(model.layers, flags.pp, "first")
+    own = own_stages(deployment, flags.tp, flags.pp)
+    return msgspec.structs.replace(flags, layers=scarcest(parts, own, tokens))
+
+
 def budget(model: Model, deployment: Deployment) -> Budget:
     """Memory of one GPU; exact from `free_memory` (the log's `available`), else estimated."""
     flags = read_flags(deployment)
@@ -152,15 +217,11 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     total = flags.get("gpu_memory") or (gpu.memory_bytes if gpu is not None else None)
     if total is None:
         raise UsageError("no GPU is named", hint="give gpu=... or gpu_memory=...")
-    weights = rank_weight_bytes(
-        model, flags.tp, flags.pp, flags.attention_tp, flags.get("quantization")
-    )
+    flags = _deciding(model, deployment, flags)
+    weights, states = _weights(model, flags), _states(model, flags)
     activation, sampling = _buffers(model, flags)
-    states = flags.max_batch_size * sum(state_bytes(model, s, flags) for s in model.slots)
-    context, used = int(_CONTEXT), flags.get("used", 0)
-    known = flags.get("free_memory")
-    taken = weights + activation + sampling + states + context + used
-    free = max(0, known if known is not None else total - taken)
+    context, used, known = int(_CONTEXT), flags.get("used", 0), flags.get("free_memory")
+    free = _free(model, flags, total)
     kv = _pool(model, flags, free)
     terms = [
         _term("context", context, "CUDA context and other processes"),

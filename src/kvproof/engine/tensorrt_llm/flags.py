@@ -38,15 +38,19 @@ _NAMES = (
     "event_buffer_max_size", "attention_dp_events_gather_period_ms", "use_kv_cache_manager_v2",
     "max_util_for_resume", "pool_ratio", "avg_seq_len", "gpu_memory", "free_memory", "used",
 )  # fmt: skip
-_KV_DTYPES = (
-    CacheType("auto"), CacheType("fp8"), CacheType("nvfp4", (1, 1)),
-    CacheType("float16"), CacheType("bfloat16"), CacheType("half"), CacheType("float32"),
-    CacheType("f16"), CacheType("bf16"), CacheType("f32"), CacheType("fp8_e4m3"),
+_COMPILED_ONLY = "int8"
+"""What trtllm-build's engines alone take, of checkpoints quantized so (kv_cache_quant_algo)."""
+_KV_DTYPES = Option(
+    engine="TensorRT-LLM",
+    flag="kv_cache_dtype",
+    types=(
+        CacheType("auto"), CacheType("fp8"), CacheType("nvfp4", (1, 1)), CacheType(_COMPILED_ONLY),
+        CacheType("float16"), CacheType("bfloat16"), CacheType("half"), CacheType("float32"),
+        CacheType("f16"), CacheType("bf16"), CacheType("f32"), CacheType("fp8_e4m3"),
+    ),
 )  # fmt: skip
 """Source: llmapi/llm_args.py (KvCacheConfig.dtype: auto, fp8, nvfp4); NVFP4 by PR 6244 (September
 2025). The 16-bit names are those of a model or checkpoint, which `auto` follows."""
-_COMPILED_TYPES = (*_KV_DTYPES, CacheType("int8"))
-"""trtllm-build's engines take what the checkpoint was quantized to: kv_cache_quant_algo."""
 _RELEASES = ("0.5", "0.9", "0.16", "0.18", "0.20", "0.21", "1.0", "1.1", "1.2", "1.3")
 _WHOLE = (
     "tp_size", "pp_size", "max_tokens", "tokens_per_block", "max_batch_size", "max_num_tokens",
@@ -70,6 +74,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     compiled: bool
     """The C++ engine of releases before 1.0, with its buffers for every sequence of a batch."""
     logit_copies: float
+    layers: range | None = None
+    """The layers of the pipeline stage that is answered for; None: all."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """A flag as given, else `default`."""
@@ -121,12 +127,12 @@ def read_flags(deployment: Deployment) -> Flags:
 def _check_type(given: dict[str, Any], version: str | None, compiled: bool) -> None:
     """Refuse a cache type that the release's backend lacks; logs print words behind it."""
     asked = str(given.get("kv_cache_dtype", "auto")).split() or ["auto"]
-    option = Option(
-        engine="TensorRT-LLM" if compiled else "TensorRT-LLM's PyTorch backend",
-        flag="kv_cache_dtype",
-        types=_COMPILED_TYPES if compiled else _KV_DTYPES,
-    )
-    check_type(option, asked[0], version)
+    if asked[0] == _COMPILED_ONLY and not compiled:
+        raise UsageError(
+            f"TensorRT-LLM's PyTorch backend has no {_COMPILED_ONLY} cache",
+            hint="use fp8, or backend=tensorrt before 1.0",
+        )
+    check_type(_KV_DTYPES, asked[0], version)
 
 
 def _copies(version: str | None) -> float:

@@ -80,16 +80,17 @@ def state_bytes(model: Model, slot: Slot, flags: Flags) -> int:
 
 
 def pools(model: Model, flags: Flags, length: int) -> tuple[Pool, ...]:
-    """The pools of the largest pipeline stage, widest window first."""
+    """The pools of the stage that `flags` are for, widest window first."""
     if any(isinstance(slot, CompressedSlot) for slot in model.slots):
         raise UsageError(
             f"TensorRT-LLM's pools for the compressed attention of {model.name} are not known",
             hint="use engine vllm",
         )
-    dtype, last = kv_type(model, flags), -(-model.layers // flags.pp)
+    dtype, part = kv_type(model, flags), flags.layers
     rows: dict[int, int] = {}
     for slot in model.slots:
-        size = slot_bytes(slot, flags, dtype) if slot.layer < last else 0
+        held = part is None or slot.layer in part
+        size = slot_bytes(slot, flags, dtype) if held else 0
         if size:
             rows[slot.layer] = rows.get(slot.layer, 0) + size
     windows = _windows(flags, len(rows), length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvproof.observe.formats.torch import TORCH_ROWS
 from kvproof.observe.rows import Row
 
 _RUNNER = "sglang/srt/model_executor/model_runner.py"
@@ -74,4 +75,5 @@ ROWS = (
     Row("tensor bytes", r"KV tensor bytes[:=]? {kv_tensor_bytes:int}", "any", _QUOTED),
     Row("(target)", r"\bweights?[:=]? {weights:gib} \(target\)", "any", _QUOTED),
     Row("draft)", r"\+ {draft_weights:gib} \((?:\w{1,20} )?draft\)", "any", _QUOTED),
+    *TORCH_ROWS,
 )  # fmt: skip

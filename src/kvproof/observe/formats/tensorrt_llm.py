@@ -5,6 +5,7 @@ Both print GiB; the C++ counters call them GB in some lines.
 
 from __future__ import annotations
 
+from kvproof.observe.formats.torch import TORCH_ROWS
 from kvproof.observe.rows import Row
 
 _CACHE = "cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp"
@@ -79,4 +80,5 @@ ROWS = (
         "cpp/tensorrt_llm/batch_manager"),
     Row("kv cache", r"KV cache:? {available_kv_memory:size}[^\w]{1,4}{kv_cache_tokens:int} tokens",
         "any", _QUOTED),
+    *TORCH_ROWS,
 )  # fmt: skip

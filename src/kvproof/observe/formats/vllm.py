@@ -6,6 +6,7 @@ reports that shorten the line.
 
 from __future__ import annotations
 
+from kvproof.observe.formats.torch import TORCH_ROWS
 from kvproof.observe.formats.vllm_dates import DATES
 from kvproof.observe.rows import Row
 
@@ -141,10 +142,7 @@ ROWS = (
         "0.7+", _V1_CACHE),
     Row("estimated maximum model length", r"estimated maximum model length is "
         r"{est_max_model_len:int}", "0.8.1+", _V1_CACHE),
-    Row("cuda out of memory", r"tried to allocate {oom_request:size}", "any", "torch"),
-    Row("of which", r"has (?:a total capacity of )?{total_gpu_memory:size} of which "
-        r"{oom_free:size} is free", "any", "torch"),
-    Row("memory in use", r"process \d{1,9} has {oom_others:size} memory in use", "any", "torch"),
+    *TORCH_ROWS,
     # The same figures as reports shorten them: a label and its value, or the value and its label.
     Row("kv cache", r"\bKV cache(?: size| tokens)?[:=]? {kv_cache_tokens:int}(?: tokens\b|$)",
         "any", _QUOTED),

@@ -1,0 +1,12 @@
+"""Torch's own lines, printed under any engine that runs on it."""
+
+from __future__ import annotations
+
+from kvproof.observe.rows import Row
+
+TORCH_ROWS = (
+    Row("cuda out of memory", r"tried to allocate {oom_request:size}", "any", "torch"),
+    Row("of which", r"has (?:a total capacity of )?{total_gpu_memory:size} of which "
+        r"{oom_free:size} is free", "any", "torch"),
+    Row("memory in use", r"process \d{1,9} has {oom_others:size} memory in use", "any", "torch"),
+)  # fmt: skip

@@ -1,0 +1,121 @@
+"""SGLang: pipeline stages, mixed GPUs, host memory, drafts with a model of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kvproof
+from kvproof.engine import sglang
+from kvproof.engine.stages import own_stages, stage_layers
+from kvproof.errors import UsageError
+from kvproof.model.types import Model
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Model:
+    return kvproof.load_model("Qwen/Qwen3-8B", offline=True)
+
+
+def terms(model: Model, engine: str = "sglang", gpu: str = "H100-80GB", **flags: Any) -> Any:
+    budget = kvproof.budget(model, kvproof.Deployment(engine, gpu, **flags))
+    return {term.name: term for term in budget.terms}
+
+
+@pytest.mark.parametrize(
+    ("extra", "counts"), [("first", [3, 3, 2, 2]), ("last", [2, 2, 3, 3]), ("final", [2, 2, 2, 4])]
+)
+def test_who_holds_the_layers_left_over(extra: Any, counts: list[int]) -> None:
+    parts = stage_layers(10, 4, extra)
+    assert [len(part) for part in parts] == counts
+    assert [layer for part in parts for layer in part] == list(range(10))
+
+
+def test_stages_of_the_gpu_that_is_answered_for() -> None:
+    mixed = kvproof.Deployment("sglang", "2xH100-80GB+2xRTX-4090-24GB", tp_size=2, pp_size=2)
+    small = next(kind for _, kind in mixed.kinds if kind.name.startswith("RTX"))
+    assert own_stages(mixed.on(small), 2, 2) == (1,)
+    assert own_stages(kvproof.Deployment("sglang", "4xH100-80GB"), 2, 2) == (0, 1)
+
+
+def test_ranks_on_mixed_gpus_hold_their_own_stage(qwen: Model) -> None:
+    """35 layers on two stages: 17 and 18; whichever the small GPU is written for."""
+    odd = kvproof.load_model({**qwen.config, "num_hidden_layers": 35, "layer_types": None})
+    tokens = {}
+    for gpu in ("RTX-4090-24GB+H100-80GB", "H100-80GB+RTX-4090-24GB"):
+        deployment = kvproof.Deployment("sglang@0.5.23", gpu, pp_size=2)
+        plan = kvproof.plan(odd, deployment, [4096])
+        assert "the ranks on RTX-4090-24GB decide" in plan.budget.terms[-1].formula
+        tokens[gpu] = plan.capacity.tokens
+        each = plan.capacity.bytes_per_block
+        assert each == qwen_cell(qwen) * (17 if gpu.startswith("RTX") else 18)
+    first, last = tokens.values()
+    assert first > last
+
+
+def qwen_cell(model: Model) -> int:
+    slot = model.slots[0]
+    return int(slot.kv_heads * (slot.k_dim + slot.v_dim) * 2)
+
+
+def test_the_scarcest_stage_decides_where_gpus_are_alike(qwen: Model) -> None:
+    odd = kvproof.load_model({**qwen.config, "num_hidden_layers": 35, "layer_types": None})
+    for version, layers in (("0.5.5", 13), ("0.5.23", 12)):
+        deployment = kvproof.Deployment(f"sglang@{version}", "3xH100-80GB", pp_size=3)
+        capacity = kvproof.capacity(odd, deployment, GIB)
+        assert capacity.bytes_per_block == qwen_cell(qwen) * layers
+
+
+def test_layers_in_host_memory_leave_the_gpu(qwen: Model) -> None:
+    whole, offloaded = terms(qwen), terms(qwen, cpu_offload_gb=4)
+    assert whole["weights"].value - offloaded["weights"].value == 4 * GIB
+    assert offloaded["KV cache"].value > whole["KV cache"].value + 3.9 * GIB
+    assert "in host memory" in offloaded["weights"].formula
+    all_layers = terms(qwen, cpu_offload_gb=100)["weights"].value
+    assert all_layers == 2 * 151936 * 4096 * 2 + 4096 * 2  # embedding, head and the last norm stay
+
+
+@pytest.mark.parametrize("value", [-1, "much", float("inf")])
+def test_bad_amounts_are_one_clear_line(qwen: Model, value: object) -> None:
+    with pytest.raises(UsageError, match="cpu_offload_gb"):
+        terms(qwen, cpu_offload_gb=value)
+
+
+def test_the_host_pool_of_hierarchical_caching(qwen: Model) -> None:
+    def host(**flags: Any) -> dict[str, int]:
+        deployment = kvproof.Deployment("sglang", "H100-80GB", page_size=64, **flags)
+        capacity = kvproof.capacity(qwen, deployment, 10 * GIB)
+        found = {term.name: int(term.value) for term in capacity.terms}
+        return {**found, "all": capacity.tokens}
+
+    assert "host tokens" not in host()
+    twice = host(enable_hierarchical_cache=True)
+    assert twice["host tokens"] == 2 * twice["all"] + 64
+    sized = host(enable_hierarchical_cache=True, hicache_size=30)
+    assert sized["host cache"] == pytest.approx(30e9, rel=1e-3)
+
+
+def test_drafts_with_a_model_of_their_own(qwen: Model) -> None:
+    """Sizing counts a standalone draft at the target's bytes a layer, a block draft at its own."""
+    path = "Qwen/Qwen3-0.6B"
+    cell, own = 36 * qwen_cell(qwen), 28 * qwen_cell(qwen)  # as many KV heads of as many numbers
+    plain = terms(qwen)
+    for algorithm in ("STANDALONE", "DFLASH"):
+        draft = terms(qwen, speculative_algorithm=algorithm, speculative_draft_model_path=path)
+        tokens = draft["draft cache"].value // own
+        assert draft["draft cache"].value == tokens * own
+        assert draft["KV cache"].value == (tokens + 1) * cell
+        assert draft["draft weights"].value == pytest.approx(1.11 * GIB, rel=0.02)
+        assert draft["KV cache"].value < plain["KV cache"].value
+    early = terms(qwen, "sglang@0.5.13", speculative_algorithm="STANDALONE",
+                  speculative_draft_model_path=path)  # fmt: skip
+    assert "draft cache" not in early
+
+
+def test_the_share_before_0_4(qwen: Model) -> None:
+    for version, share in (("0.3.6", 0.82), ("0.4.0", 0.81)):
+        deployment = kvproof.Deployment(f"sglang@{version}", "8xH100-80GB", tp_size=8)
+        assert sglang.share(qwen, deployment) == share
