@@ -68,6 +68,7 @@ TARGETS: dict[str, tuple[str, list[list[str]]]] = {
     "oracle": ("oracle", [["pytest", "-m", "oracle"]]),
     "oracle-vllm": ("vllm", [["python", "scripts/oracle_vllm.py"]]),
     "oracle-llamacpp": ("llamacpp", [["python", "scripts/oracle_llamacpp.py"]]),
+    "learn": ("lab", [["python", "docs/learn/make.py"]]),
     "lab-test": ("lab", [["pytest", "-m", "lab"]]),
     "bench-lab": (
         "lab",

@@ -26,7 +26,7 @@ import torch
 from kvproof.lab.attention import View
 from kvproof.lab.elements import cache_types
 from kvproof.lab.experiments.material import text_tokens
-from kvproof.lab.generate import last_logits, pool_for
+from kvproof.lab.generation import last_logits, pool_for
 from kvproof.lab.models.as_transformers import to_transformers
 from kvproof.lab.models.runner import Runner
 from kvproof.lab.models.sources import default_weights, load

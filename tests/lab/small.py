@@ -9,6 +9,7 @@ SMALL = {
     "prefix": {"length": 48, "shared": (0, 33, 47)},
     "preempt": {"lengths": (20, 40)},
     "batch": {"prompt": 10, "output": 7, "fits": 2, "offered": (1, 3)},
+    "parallel": {"prompt": 5, "output": 3},
     "bandwidth": {"contexts": (256, 512), "dtypes": ("f32", "int8:128")},
-    "evict": {"tokens": 64, "budgets": (32,)},
+    "evict": {"tokens": 96, "budgets": (48,), "needles": 4},
 }

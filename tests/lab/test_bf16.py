@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from kvproof.lab.attention import View  # noqa: E402
 from kvproof.lab.experiments.material import text_tokens  # noqa: E402
-from kvproof.lab.generate import last_logits, pool_for  # noqa: E402
+from kvproof.lab.generation import last_logits, pool_for  # noqa: E402
 from kvproof.lab.models.as_transformers import to_transformers  # noqa: E402
 from kvproof.lab.models.runner import Runner  # noqa: E402
 from kvproof.lab.models.sources import load  # noqa: E402

@@ -7,9 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kvproof.errors import HubError, InputError  # noqa: E402
+from kvproof.lab import experiments  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402
 from kvproof.lab.experiments.material import planned_slots, text  # noqa: E402
-from kvproof.lab.generate import generate  # noqa: E402
+from kvproof.lab.generation import generate  # noqa: E402
 from kvproof.lab.models import fetch  # noqa: E402
 from kvproof.lab.models.as_transformers import to_transformers  # noqa: E402
 from kvproof.lab.models.body import Gemma  # noqa: E402
@@ -107,6 +108,15 @@ def test_pieces_merge_by_score_and_fall_back_to_bytes():
     pieces = Pieces(tokens, scores, [6] * 256 + [1] * 6)
     assert [tokens[i] for i in pieces.encode("abc a")] == ["a", "bc", "▁", "a"]
     assert pieces.decode(pieces.encode("é a")) == "é a"
+
+
+def test_its_pools_are_as_large_as_planned(gemma_file, smollm):
+    """Fifteen sliding layers and three full ones, held and planned in every element type."""
+    result = experiments.bytes(blocks=4, model=fetch.GEMMA)
+    rows = [row for row in result.rows if row[0] == load(fetch.GEMMA).body.name]
+    assert len(rows) == 6
+    assert all(planned == held for _, _, planned, held, _ in rows)
+    assert result.holds
 
 
 def test_offline_is_one_clear_error(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kvproof.lab.generate import generate, last_logits, pool_for  # noqa: E402
+from kvproof.lab.generation import generate, last_logits, pool_for  # noqa: E402
 from kvproof.lab.models.as_transformers import to_transformers  # noqa: E402
 from kvproof.lab.models.sources import random_body  # noqa: E402
 from kvproof.lab.paged_cache import PagedCache  # noqa: E402
@@ -74,3 +74,11 @@ def test_200_greedy_tokens_of_smollm2(smollm):
     assert generate(smollm, prompt, 200).tokens == want
     cache = PagedCache(model.config, tokens=256)
     assert theirs(model, prompt, 200, past_key_values=cache) == want
+
+
+def test_public_names_are_what_they_say():
+    """A module of the same name, once imported, would hide what is offered."""
+    import kvproof.lab
+
+    for name in kvproof.lab.__all__:
+        assert callable(getattr(kvproof.lab, name)), name

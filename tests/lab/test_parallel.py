@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from kvproof.errors import UsageError  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402
 from kvproof.lab.experiments.material import planned_slots  # noqa: E402
-from kvproof.lab.generate import generate  # noqa: E402
+from kvproof.lab.generation import generate  # noqa: E402
 from kvproof.lab.models.body import Latent  # noqa: E402
 from kvproof.lab.models.sources import random_body  # noqa: E402
 from kvproof.lab.parallel import kv_heads_of, run_ranks  # noqa: E402
@@ -28,6 +28,7 @@ def check(runner, kv_heads, ranks, count=20):
         assert list(result.tokens) == want
         assert len(result.kv_heads) == max(1, kv_heads // ranks)
         assert result.cache_bytes == planned
+    assert generate(runner, PROMPT, count).tokens == want, "the caller's weights moved"
 
 
 @pytest.mark.parametrize("kv_heads", [8, 2, 1])

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kvproof.lab.batching import Batcher  # noqa: E402
-from kvproof.lab.generate import generate, pool_for  # noqa: E402
+from kvproof.lab.generation import generate, pool_for  # noqa: E402
 from kvproof.lab.serve import Engine, Server  # noqa: E402
 from kvproof.observe.probing.probe import probe  # noqa: E402
 

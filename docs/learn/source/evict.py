@@ -22,9 +22,11 @@ for budget in (4096, 131072):
 # %% [markdown]
 # ## Run
 #
-# Two questions to each policy and budget. How well is a text still predicted (perplexity)? And is a
-# number found again that was told at the start, in the middle or at the end of a page (needles)?
-# *In reach* is what can be foretold for a window: the number's position is still among those kept.
+# Two questions to each policy and budget. How well is a text still predicted (perplexity)? And how
+# many numbers are found again that a page told, each in a sentence about something else: "The
+# password of the bank is 3201"? The page is read and cut first; only then is each sentence begun
+# again, to see whether its number follows. *Held* says how much of those sentences is still in the
+# cache, over all layers and heads; for windows and sinks it can be foretold.
 
 # %%
 from kvproof.lab import experiments
@@ -39,10 +41,17 @@ Chart(result)
 # %% [markdown]
 # ## What this means for a server
 #
-# Read the needles of the run above with care: with the whole cache this small model found none of
-# the three numbers itself, so its misses do not show what eviction costs. The perplexities do.
+# With the whole cache the model finds nearly every number. A window finds what it still holds, or
+# less, so half the bytes cost half the answers. Its perplexity is bad as well, because the first
+# tokens are gone; four sinks repair that, but no number that was dropped comes back with them.
 #
-# Perplexity alone flatters eviction: most words depend on the last few. A chat that must remember
-# its instructions, or an answer out of a long document, fails exactly where the number was dropped,
-# and nothing in the metrics shows it. Models that were *trained* with windows interleave them with
-# full layers for that reason; cutting the cache of a model that was not is a change of the model.
+# Heavy hitters are the lesson. They predict the text best of all and find the fewest numbers, with
+# as many entries of them held as a window has. What they keep is what drew attention *so far*:
+# beginnings, commas, common words. Nobody attends to a number before it is asked for, and of a
+# number that some heads keep and others drop, too little is left.
+#
+# So perplexity flatters eviction: most words depend on the last few and on the start. A chat that
+# must remember its instructions, or an answer out of a long document, fails exactly where the fact
+# was dropped, and nothing in the metrics shows it. Models that were *trained* with windows
+# interleave them with full layers for that reason; cutting the cache of a model that was not is a
+# change of the model.

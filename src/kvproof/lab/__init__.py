@@ -2,7 +2,7 @@
 
 Needs the extra [lab]: `pip install "kvproof[lab]"`. Start reading at `pool/blocks.py` (who holds a
 block), then `pool/planes.py` (the bytes of a block), `pool/pool.py` (sequences over both),
-`attention/` (reading blocks in place) and `generate.py`.
+`attention/` (reading blocks in place) and `generation.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvproof.lab.batching import Batcher
     from kvproof.lab.elements import cache_types, grouped
-    from kvproof.lab.generate import generate
+    from kvproof.lab.generation import generate
     from kvproof.lab.models.sources import load, random_body
     from kvproof.lab.paged_cache import PagedCache
     from kvproof.lab.pool.pool import PagedPool
@@ -22,7 +22,7 @@ _HOMES = {
     "PagedCache": "kvproof.lab.paged_cache",
     "PagedPool": "kvproof.lab.pool.pool",
     "cache_types": "kvproof.lab.elements",
-    "generate": "kvproof.lab.generate",
+    "generate": "kvproof.lab.generation",
     "grouped": "kvproof.lab.elements",
     "load": "kvproof.lab.models.sources",
     "random_body": "kvproof.lab.models.sources",

@@ -20,7 +20,7 @@ import torch
 from kvproof.errors import UsageError
 from kvproof.kinds import FullSlot, Slot
 from kvproof.lab.attention import View
-from kvproof.lab.attention.dense import read_table, visible
+from kvproof.lab.attention.dense import attend_dense, read_table, visible
 from kvproof.lab.models.body import Body
 from kvproof.lab.pool.pool import PagedPool
 from kvproof.lab.pool.tables import Sequence
@@ -53,14 +53,69 @@ def chosen(policy: Policy, entries: int, budget: int, mass: torch.Tensor) -> tor
     return torch.cat((ranked.sort().values, torch.arange(entries - recent, entries)))
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """One slot's entries in its table's order: their attention so far, and their positions."""
+
+    mass: torch.Tensor
+    positions: torch.Tensor
+
+    def drew(self, mass: torch.Tensor, end: int) -> Kept:
+        """After a pass that ends before position `end`; `mass` is what every entry drew in it."""
+        new = len(mass) - len(self.mass)
+        before = torch.cat((self.mass, torch.zeros(new)))
+        return Kept(before + mass, torch.cat((self.positions, torch.arange(end - new, end))))
+
+    def only(self, entries: torch.Tensor) -> Kept:
+        """What is left when `entries` (indices) are."""
+        return Kept(self.mass[entries], self.positions[entries])
+
+
+_NOTHING = Kept(torch.zeros(0), torch.zeros(0, dtype=torch.long))
+
+
+Part = tuple[int, torch.Tensor, tuple[torch.Tensor, ...]]  # slot, its queries, its vectors
+
+
+def _by_slot(
+    pool: PagedPool, layer: int, q: torch.Tensor, vectors: tuple[torch.Tensor, ...], body: Body
+) -> list[Part]:
+    """A layer's queries and vectors for each of its slots: one of all heads, or one per head."""
+    count = len(pool.slots) // body.layers
+    own = zip(*(v.chunk(count, 1) for v in vectors), strict=True)
+    return [
+        (layer * count + i, queries, parts)
+        for i, (queries, parts) in enumerate(zip(q.chunk(count, 1), own, strict=True))
+    ]
+
+
+class SlotsStep:
+    """A pass over sequences of a pool whose layers have one slot each, or one per head."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    def attend(
+        self, layer: int, q: torch.Tensor, vectors: tuple[torch.Tensor, ...], body: Body
+    ) -> torch.Tensor:
+        """Store, then attend, slot by slot."""
+        out = []
+        for slot, queries, own in _by_slot(self.view.pool, layer, q, vectors, body):
+            self.view.write(slot, *own)
+            out.append(
+                attend_dense(self.view, slot, queries, scale=body.scale, v_dim=body.value_dim)
+            )
+        return torch.cat(out, 1)
+
+
 class EvictingStep:
     """A pass of one sequence that also adds up how much attention every entry draws.
 
-    `mass[slot]` follows the slot's table: call `evict` after each pass to cut both.
+    `kept[slot]` follows the slot's table: call `evict` after each pass to cut both.
     """
 
-    def __init__(self, pool: PagedPool, sequence: Sequence, mass: dict[int, torch.Tensor]) -> None:
-        self.pool, self.sequence, self.mass = pool, sequence, mass
+    def __init__(self, pool: PagedPool, sequence: Sequence) -> None:
+        self.pool, self.sequence = pool, sequence
+        self.kept: dict[int, Kept] = {}
         self.view: View | None = None
 
     def begin(self, count: int) -> None:
@@ -72,14 +127,8 @@ class EvictingStep:
         self, layer: int, q: torch.Tensor, vectors: tuple[torch.Tensor, ...], body: Body
     ) -> torch.Tensor:
         """Plain attention with visible weights, for the layer's slots (one, or one per head)."""
-        slots_per_layer = len(self.pool.slots) // body.layers
-        parts = []
-        for i in range(slots_per_layer):
-            heads = body.kv_heads // slots_per_layer
-            own = tuple(v[:, i * heads : (i + 1) * heads] for v in vectors)
-            queries = q.chunk(slots_per_layer, 1)[i]
-            parts.append(self._slot(layer * slots_per_layer + i, queries, own, body))
-        return torch.cat(parts, 1)
+        parts = _by_slot(self.pool, layer, q, vectors, body)
+        return torch.cat([self._slot(*part, body) for part in parts], 1)
 
     def _slot(
         self, slot: int, q: torch.Tensor, vectors: tuple[torch.Tensor, ...], body: Body
@@ -97,9 +146,8 @@ class EvictingStep:
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
         weights = scores.softmax(-1)
-        before = self.mass.get(slot, torch.zeros(0))
-        grown = torch.cat((before, torch.zeros(table.entries - len(before))))
-        self.mass[slot] = grown + weights.sum((0, 1))
+        before = self.kept.get(slot, _NOTHING)
+        self.kept[slot] = before.drew(weights.sum((0, 1)), self.sequence.length)
         return torch.einsum("hts,shd->thd", weights, v).to(q.dtype)
 
     def evict(self, policy: Policy, budget: int) -> None:
@@ -108,6 +156,6 @@ class EvictingStep:
             group, _ = self.pool.home[slot]
             entries = self.sequence.tables[group].entries
             if entries > budget:
-                keep = chosen(policy, entries, budget, self.mass[slot])
+                keep = chosen(policy, entries, budget, self.kept[slot].mass)
                 self.pool.keep(self.sequence, group, keep)
-                self.mass[slot] = self.mass[slot][keep]
+                self.kept[slot] = self.kept[slot].only(keep)

@@ -11,7 +11,8 @@ are added (all-reduce over gloo). Megatron-LM, 2019.
 from __future__ import annotations
 
 import socket
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -19,7 +20,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from kvproof.errors import UsageError
-from kvproof.lab.generate import generate
+from kvproof.lab.generation import generate
 from kvproof.lab.models.body import Body
 from kvproof.lab.models.runner import Runner, Weights
 
@@ -51,16 +52,15 @@ def kv_heads_of(body: Body, rank: int, ranks: int) -> tuple[int, ...]:
 
 
 class ShardedRunner(Runner):
-    """One rank's part of a runner: sliced heads and feed-forward, sums over all ranks."""
+    """One rank's part of a body and its weights: sliced heads and feed-forward, sums of all."""
 
     by_row = False
 
-    def __init__(self, runner: Runner, rank: int, ranks: int) -> None:
-        body = runner.body
+    def __init__(self, body: Body, weights: Weights, rank: int, ranks: int) -> None:
         heads = body.heads // ranks
         held = heads if body.latent else len(kv_heads_of(body, rank, ranks))
         local = msgspec.structs.replace(body, heads=heads, kv_heads=held, ffn=body.ffn // ranks)
-        super().__init__(local, shard(runner.weights, body, rank, ranks))
+        super().__init__(local, shard(weights, body, rank, ranks))
 
     def _attention(self, *args: Any) -> torch.Tensor:
         return _add_up(super()._attention(*args))
@@ -114,30 +114,50 @@ def _latent_rows(body: Body, rank: int, ranks: int) -> dict[str, slice]:
     return {"q": _share(body.heads * width, rank, ranks), "k_up": heads, "v_up": heads}
 
 
+class Task(NamedTuple):
+    """One greedy generation that all ranks take part in."""
+
+    body: Body
+    weights: Weights
+    prompt: list[int]
+    tokens: int
+
+
 def run_ranks(runner: Runner, prompt: list[int], count: int, ranks: int) -> list[RankResult]:
     """Generate `count` greedy tokens on `ranks` processes; each rank's own report."""
-    for rank in range(ranks):
-        kv_heads_of(runner.body, rank, ranks)
+    return run_tasks([Task(runner.body, runner.weights, prompt, count)], ranks)[0]
+
+
+def run_tasks(tasks: Sequence[Task], ranks: int) -> list[list[RankResult]]:
+    """Each task's reports by rank; the `ranks` processes are started once for all tasks."""
+    for task in tasks:
+        for rank in range(ranks):
+            kv_heads_of(task.body, rank, ranks)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = mp.get_context("spawn")
-    results = context.SimpleQueue()
-    mp.spawn(_rank, (ranks, port, runner, prompt, count, results), nprocs=ranks)
-    return sorted((results.get() for _ in range(ranks)), key=lambda r: r.rank)
+    # torch moves what it hands to processes into shared memory. The kernels of the caller's runner
+    # hold addresses of the weights, so it is copies that are handed over.
+    copies = [t._replace(weights={k: w.clone() for k, w in t.weights.items()}) for t in tasks]
+    results = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(_rank, (ranks, port, copies, results), nprocs=ranks)
+    reports = sorted((results.get() for _ in range(ranks)), key=lambda of_rank: of_rank[0].rank)
+    return [list(of_task) for of_task in zip(*reports, strict=True)]
 
 
-def _rank(
-    rank: int, ranks: int, port: int, runner: Runner, prompt: list[int], count: int, results: Any
-) -> None:
+def _rank(rank: int, ranks: int, port: int, tasks: list[Task], results: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks
     )
     try:
-        local = ShardedRunner(runner, rank, ranks)
-        out = generate(local, prompt, count)
-        held = kv_heads_of(runner.body, rank, ranks)
-        results.put(RankResult(rank, held, out.cache_bytes, tuple(out.tokens)))
+        results.put([_report(task, rank, ranks) for task in tasks])
     finally:
         dist.destroy_process_group()
+
+
+def _report(task: Task, rank: int, ranks: int) -> RankResult:
+    runner = ShardedRunner(task.body, task.weights, rank, ranks)
+    out = generate(runner, task.prompt, task.tokens)
+    held = kv_heads_of(task.body, rank, ranks)
+    return RankResult(rank, held, out.cache_bytes, tuple(out.tokens))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvproof.lab.experiments.quality import evict, quantize
+    from kvproof.lab.experiments.evicting import evict
+    from kvproof.lab.experiments.quality import quantize
+    from kvproof.lab.experiments.ranks import parallel
     from kvproof.lab.experiments.serving import batch, preempt, prefix
     from kvproof.lab.experiments.sizes import blocks, bytes
     from kvproof.lab.experiments.speed import attention, bandwidth, cache_or_not
@@ -16,11 +18,12 @@ EXPERIMENTS = {
     "cache_or_not": ("speed", "A generation with and without the cache."),
     "attention": ("speed", "MHA, GQA, MQA and MLA: bytes and speed."),
     "quantize": ("quality", "Bytes, speed, KL divergence and perplexity by key and value type."),
-    "evict": ("quality", "Bytes kept, perplexity and recall by eviction policy and budget."),
+    "evict": ("evicting", "Bytes kept, perplexity and recall by eviction policy and budget."),
     "blocks": ("sizes", "Waste and indirection against block size, 1 to 256."),
     "prefix": ("serving", "Prefill saved against shared length."),
     "preempt": ("serving", "Swapping against recomputing."),
     "batch": ("serving", "Throughput and latency until the pool is full."),
+    "parallel": ("ranks", "Tensor parallelism over processes: what each rank keeps."),
     "bandwidth": ("speed", "Decode time against context, and the share of memory bandwidth."),
 }
 
@@ -33,6 +36,7 @@ __all__ = [
     "bytes",
     "cache_or_not",
     "evict",
+    "parallel",
     "preempt",
     "prefix",
     "quantize",

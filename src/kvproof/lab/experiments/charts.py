@@ -12,7 +12,8 @@ from typing import Any
 Spec = dict[str, Any]
 Records = Sequence[dict[str, Any]]
 _WIDTH, _HEIGHT = 520, 260
-_AXIS = {"labelLimit": 240, "titlePadding": 8}
+_AXIS = {"labelLimit": 240, "titlePadding": 8, "tickCount": 8}
+_FEW = 10  # points that get a tick each
 _COLOUR = "#0f6b63"
 _TICK = {"type": "tick", "thickness": 2.5, "color": "#111111", "tooltip": True}
 
@@ -32,6 +33,7 @@ def lines(
     """
     title = f"{y} (dashed: predicted)" if predicted else y
     across = _axis(x, scales[0], [r[x] for r in records])
+    across["axis"] |= _at_points(records, x) if scales[0] == "linear" else {}
     heights = [r[f] for r in records for f in (y, predicted) if f and r[f] is not None]
     up = _axis(y, scales[1], heights) | {"title": title}
     series: Spec = {}
@@ -90,7 +92,7 @@ def grouped(records: Records, group: str, x: str, y: str, predicted: str) -> Spe
     }
     tick: Spec = {"x": {"field": predicted, "type": "quantitative", "title": title}}
     layers = [
-        {"mark": {"type": "bar", "tooltip": True}, "encoding": where | bar},
+        {"mark": {"type": "bar", "opacity": 0.65, "tooltip": True}, "encoding": where | bar},
         {"mark": {**_TICK, "height": 9}, "encoding": where | tick},
     ]
     height = {"step": 13}
@@ -103,10 +105,19 @@ def above(*panels: Spec) -> Spec:
     return {"vconcat": list(panels), "spacing": 34, "resolve": {"scale": apart}}
 
 
+def _at_points(records: Records, field: str) -> Spec:
+    """Ticks where something was measured, when that is at a few whole numbers."""
+    points = sorted({r[field] for r in records})
+    few = len(points) <= _FEW and all(isinstance(point, int) for point in points)
+    return {"values": points, "format": ",d"} if few else {}
+
+
 def _axis(field: str, scale: str, values: Sequence[Any]) -> Spec:
     """A quantitative axis: from zero, or logarithmic with ticks at the values or powers of ten."""
     out: Spec = {"field": field, "type": "quantitative", "title": field, "axis": dict(_AXIS)}
-    if scale == "log2":
+    if scale == "linear":
+        out["scale"] = {"zero": True}
+    elif scale == "log2":
         ends = [min(values), max(values)]
         out["scale"] = {"type": "log", "base": 2, "domain": ends}
         out["axis"]["values"] = sorted(set(values))

@@ -17,7 +17,7 @@ from kvproof.lab.experiments.material import (
     text_tokens,
 )
 from kvproof.lab.experiments.result import Check, Experiment, rounded
-from kvproof.lab.generate import generate, last_logits, pool_for
+from kvproof.lab.generation import generate, last_logits, pool_for
 from kvproof.lab.models.runner import Runner
 from kvproof.lab.models.sources import random_body
 from kvproof.lab.pool.pool import PagedPool
@@ -155,7 +155,9 @@ def _preempted_tokens() -> list[Check]:
         requests = [batcher.add(p, 16) for p in asked]
         batcher.run()
         wrong = sum(r.tokens != want for r, want in zip(requests, alone, strict=True))
-        name = f"{way}: sequences that differ, {batcher.counters.preemptions} preemptions"
+        times = batcher.counters.preemptions
+        word = "preemption" if times == 1 else "preemptions"
+        name = f"{way}: sequences that differ after {times} {word}"
         checks.append(Check(name=name, predicted=0, measured=wrong, unit="sequence"))
     return checks
 

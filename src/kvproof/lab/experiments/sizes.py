@@ -17,9 +17,9 @@ from kvproof.lab.experiments import charts
 from kvproof.lab.experiments.machine import best, resident_bytes
 from kvproof.lab.experiments.material import fill, planned_block, planned_slots
 from kvproof.lab.experiments.result import Check, Experiment, rounded
-from kvproof.lab.generate import generate
+from kvproof.lab.generation import generate
 from kvproof.lab.models.body import Body
-from kvproof.lab.models.sources import random_body
+from kvproof.lab.models.sources import random_body, read_body, weights_file
 from kvproof.lab.pool.pool import PagedPool
 
 _TYPES = (("f32", "f32"), ("bf16", "bf16"), ("fp8", "fp8"), ("int8", "int8"), ("int4", "int4"),
@@ -32,10 +32,12 @@ class _Case(NamedTuple):
     planned: tuple[Slot, ...]  # what kvproof plans from the model's description
 
 
-def _cases() -> list[_Case]:
+def _cases(model: str | None) -> list[_Case]:
     from kvproof.lab.experiments.material import smollm
 
     out = [_Case("SmolLM2-135M", smollm().body.slots, planned_slots())]
+    if model is not None:
+        out.append(_given(model))
     for name, body in _bodies().items():
         out.append(_Case(name, body.slots, planned_slots(body)))
     states: tuple[Slot, ...] = (
@@ -43,6 +45,15 @@ def _cases() -> list[_Case]:
         ConvSlot(layer=0, channels=3072, kernel=4, mixer="gated_delta"),
     )
     return [*out, _Case("recurrent + conv", states, states)]
+
+
+def _given(model: str) -> _Case:
+    """A GGUF file or a name that the lab knows: the slots it runs with, and those planned."""
+    from kvproof.api import load_model
+
+    path = weights_file(model)
+    body = read_body(path)
+    return _Case(body.name, body.slots, load_model(str(path)).slots)
 
 
 def _bodies() -> dict[str, Body]:
@@ -56,10 +67,13 @@ def _bodies() -> dict[str, Body]:
     }
 
 
-def bytes(*, blocks: int = 64, block_size: int = 16) -> Experiment:
-    """Pools of every kind and element type: the plan's bytes, the tensors' and the process's."""
+def bytes(*, blocks: int = 64, block_size: int = 16, model: str | None = None) -> Experiment:
+    """Pools of every kind and element type: the plan's bytes, the tensors' and the process's.
+
+    `model` adds one: a GGUF file, or gemma-3-270m, whose sliding layers have groups of their own.
+    """
     rows, checks = [], []
-    for case in _cases():
+    for case in _cases(model):
         for k, v in _TYPES:
             types = cache_types(k, v)
             pool = PagedPool(case.real, types, blocks=blocks, block_size=block_size)

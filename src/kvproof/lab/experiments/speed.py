@@ -19,7 +19,7 @@ from kvproof.lab.experiments.material import (
     text_tokens,
 )
 from kvproof.lab.experiments.result import Check, Experiment, rounded
-from kvproof.lab.generate import Generated, generate
+from kvproof.lab.generation import Generated, generate
 from kvproof.lab.models.body import Body
 from kvproof.lab.models.runner import Runner, Step
 from kvproof.lab.models.sources import random_body

@@ -56,11 +56,7 @@ def load(name: str | Path | None = None, dtype: torch.dtype = torch.float32) -> 
 
     `name` is a path or `gemma-3-270m`. Raises InputError for a file of another architecture.
     """
-    path = weights_file(name)
-    file = GgufFile(path)
-    architecture = file.metadata.get("general.architecture")
-    if architecture not in ("llama", "gemma3"):
-        raise InputError(f"the lab runs llama and gemma3 GGUF files, not {architecture!r}")
+    file = GgufFile(weights_file(name))
     body = _body(file)
     weights = {}
     for tensor in file.tensors.values():
@@ -68,6 +64,11 @@ def load(name: str | Path | None = None, dtype: torch.dtype = torch.float32) -> 
         if known is not None:
             weights[known] = _restore(file.numbers(tensor), known, body).to(dtype)
     return Runner(body, packed(weights))
+
+
+def read_body(path: Path) -> Body:
+    """The body that a GGUF file describes, without its weights. InputError as for `load`."""
+    return _body(GgufFile(path))
 
 
 def packed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -83,9 +84,12 @@ def packed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _body(file: GgufFile) -> Body:
+    architecture = file.metadata.get("general.architecture")
+    if architecture not in ("llama", "gemma3"):
+        raise InputError(f"the lab runs llama and gemma3 GGUF files, not {architecture!r}")
     fact = file.fact
     heads, hidden = fact("attention.head_count"), fact("embedding_length")
-    gemma3 = file.metadata["general.architecture"] == "gemma3"
+    gemma3 = architecture == "gemma3"
     return Body(
         name=file.metadata.get("general.name", "llama"),
         layers=fact("block_count"),

@@ -88,10 +88,15 @@ def _by_head(_context: object, _option: object, value: str | None) -> bool | Non
 
 # What an experiment lets the user change beside the options that all have.
 _OWN: dict[str, tuple[Callable[..., Any], ...]] = {
+    "bytes": (
+        click.option("--model", help="One more: a Llama or Gemma 3 .gguf file, or gemma-3-270m."),
+    ),
     "evict": (
-        click.option("--tokens", type=click.IntRange(32, 4096), help="Length of the text [320]."),
+        click.option("--tokens", type=click.IntRange(32, 4096),
+                     help="Length of the text and of the page [640]."),
+        click.option("--needles", type=click.IntRange(1), help="Numbers told in the page [24]."),
         click.option("--budgets", metavar="N,N,...", callback=_counts,
-                     help="Entries that may stay [48,96,192]."),
+                     help="Entries that may stay [80,160,320]."),
         click.option("--per", "by_head", type=click.Choice(["layer", "head"]), callback=_by_head,
                      help="Heavy hitters: each layer, or each head of each layer, keeps its own "
                      "entries [head]."),

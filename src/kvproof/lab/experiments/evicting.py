@@ -1,0 +1,190 @@
+"""Experiment about entries that are dropped: what is still predicted, and what is still found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from kvproof.lab.attention import View
+from kvproof.lab.elements import cache_types
+from kvproof.lab.eviction import SINKS, EvictingStep, Policy, SlotsStep, split_heads
+from kvproof.lab.experiments import charts
+from kvproof.lab.experiments.material import planned_block, planned_slots, smollm, text_tokens
+from kvproof.lab.experiments.needles import Needle, Page, page
+from kvproof.lab.experiments.quality import perplexity
+from kvproof.lab.experiments.result import Check, Experiment, rounded
+from kvproof.lab.pool.pool import PagedPool
+
+_POLICIES: tuple[Policy, ...] = ("window", "sinks", "heavy")
+_BLOCK = 16
+_COLUMNS = ("policy", "budget", "planned bytes", "bytes held", "perplexity",
+            "planned % of needles held", "% of needles held", "numbers found")  # fmt: skip
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """How a text is read: in passes of `chunk` tokens, cut to `budget` entries after each."""
+
+    policy: Policy | None
+    budget: int
+    chunk: int
+    by_head: bool
+
+    def begin(self, questions: int) -> EvictingStep:
+        """An empty sequence in a pool for this reading and so many questions after it."""
+        slots = smollm().body.slots
+        heads = self.by_head and self.policy == "heavy"
+        pool = PagedPool(
+            split_heads(slots) if heads else slots, cache_types(),
+            blocks=-(-(self.budget + self.chunk) // _BLOCK) + 4 * questions + 1, block_size=_BLOCK,
+            groups="layer", share_prefixes=False,
+        )  # fmt: skip
+        return EvictingStep(pool, pool.open()[0])
+
+    def read(self, tokens: Sequence[int], questions: int = 0) -> tuple[EvictingStep, torch.Tensor]:
+        """The cache after reading, and the logits of every token."""
+        step, logits = self.begin(questions), []
+        for start in range(0, len(tokens), self.chunk):
+            logits.append(_feed(step, tokens[start : start + self.chunk], start))
+            if self.policy is not None:
+                step.evict(self.policy, self.budget)
+        return step, torch.cat(logits)
+
+    def kept(self, length: int) -> set[int] | None:
+        """The positions of `length` that stay; None where that depends on the text."""
+        if self.policy is None or length <= self.budget:
+            return set(range(length))
+        if self.policy == "heavy":
+            return None
+        sinks = min(SINKS, self.budget) if self.policy == "sinks" else 0
+        return {*range(sinks), *range(length - self.budget + sinks, length)}
+
+
+def evict(*, tokens: int = 640, budgets: tuple[int, ...] = (80, 160, 320), chunk: int = 32,
+          needles: int = 24, by_head: bool = True) -> Experiment:  # fmt: skip
+    """Policies and budgets: bytes kept, perplexity of a text, recall of numbers told in a page."""
+    told = page(tokens, needles)
+    whole = Bound(None, tokens, chunk, by_head)
+    first, recalled = _row(whole, told)
+    rows, checks = [first], _checks(whole, first, told, recalled)
+    for policy in _POLICIES:
+        for budget in budgets:
+            bound = Bound(policy, budget, chunk, by_head)
+            row, _ = _row(bound, told)
+            rows.append(row)
+            checks += _checks(bound, row, told, recalled)
+    return Experiment(
+        name="evict",
+        title="What is evicted can't be recalled, and perplexity does not show it",
+        question=f"SmolLM2-135M reads {tokens} tokens in passes of {chunk}: a text, then a page "
+        f"with {needles} numbers in it.",
+        columns=_COLUMNS,
+        rows=tuple(rows),
+        checks=tuple(checks),
+        chart=_chart(rows, needles),
+        notes=(
+            "A number is found when each of its four digits is the model's first choice after the "
+            "sentence it was told in; guessing finds one in 10,000.",
+            f"Heavy hitters are chosen by {'head' if by_head else 'layer'}; what they keep depends "
+            "on the text, so nothing is predicted for them.",
+        ),
+    )
+
+
+_HELD = "predicted: digits still held, of the numbers that the whole cache finds"
+Row = tuple[str | int | float | None, ...]
+
+
+def _row(bound: Bound, told: Page) -> tuple[Row, frozenset[int]]:
+    """One policy and budget: its row, and which needles were found."""
+    text = text_tokens(len(told.tokens))
+    step, logits = bound.read(text)
+    held = _held_bytes(step.pool)
+    step, _ = bound.read(told.tokens, len(told.needles))
+    found = _found(step, told.needles)
+    planned = -(-bound.budget // _BLOCK) * planned_block(planned_slots(), cache_types(), _BLOCK)
+    kept = bound.kept(len(told.tokens))
+    wanted = None if kept is None else _percent([len(kept & n.places) for n in told.needles], told)
+    row = (bound.policy or "none", bound.budget, planned, held, round(perplexity(logits, text), 2),
+           wanted, _percent([_entries(step, n) for n in told.needles], told),
+           len(found))  # fmt: skip
+    return row, found
+
+
+def _percent(entries: Sequence[float], told: Page) -> float:
+    """Entries of needles that are held, as a share of all entries of needles."""
+    return rounded(100 * sum(entries) / sum(len(n.places) for n in told.needles), 4)
+
+
+def _entries(step: EvictingStep, needle: Needle) -> float:
+    """How many entries of a needle the cache holds, on average over its slots."""
+    tables = [kept.positions for kept in step.kept.values()]
+    inside = [((t >= needle.start) & (t < needle.end)).sum().item() for t in tables]
+    return float(sum(inside)) / len(tables)
+
+
+def _found(step: EvictingStep, needles: Sequence[Needle]) -> frozenset[int]:
+    """Which numbers are said after their cues; each is asked of a fork, all in one pass."""
+    pool, start = step.pool, step.sequence.length
+    asked = [[*n.cue, *n.number] for n in needles]
+    forks = [pool.fork(step.sequence) for _ in needles]
+    for fork, tokens in zip(forks, asked, strict=True):
+        pool.append(fork, len(tokens))
+    counts = [len(tokens) for tokens in asked]
+    flat = torch.tensor([token for tokens in asked for token in tokens])
+    positions = torch.cat([torch.arange(start, start + count) for count in counts])
+    view = SlotsStep(View(pool, forks, counts))
+    logits = smollm().forward(flat, positions, view, rows=torch.arange(len(flat)))
+    for fork in forks:
+        pool.close(fork)
+    said = [part.argmax(-1).tolist() for part in logits.split(counts)]
+    return frozenset(
+        i for i, n in enumerate(needles) if tuple(said[i][len(n.cue) - 1 : -1]) == n.number
+    )
+
+
+def _feed(step: EvictingStep, tokens: Sequence[int], start: int) -> torch.Tensor:
+    step.begin(len(tokens))
+    rows = torch.arange(len(tokens))
+    return smollm().forward(torch.tensor(tokens), rows + start, step, rows=rows)
+
+
+def _checks(bound: Bound, row: Row, told: Page, recalled: frozenset[int]) -> list[Check]:
+    name, budget, planned, held, _, wanted, entries, found = row
+    size = Check(name=f"{name}, {budget} kept: bytes held", listed=False,
+                 predicted=float(planned or 0), measured=float(held or 0))  # fmt: skip
+    kept = bound.kept(len(told.tokens))
+    if kept is None:
+        return [size]
+    held_check = Check(name=f"{name}, {budget} kept: entries of needles", listed=False, unit="%",
+                       predicted=float(wanted or 0), measured=float(entries or 0))  # fmt: skip
+    reach = sum(n.digits <= kept for i, n in enumerate(told.needles) if i in recalled)
+    numbers = Check(name=f"{name}, {budget} kept: numbers", unit=f"of {len(told.needles)}",
+                    predicted=reach, measured=int(found or 0), tolerance=None,
+                    because=_HELD if reach != found else "")  # fmt: skip
+    return [size, held_check, numbers] if bound.policy else [size, held_check]
+
+
+def _held_bytes(pool: PagedPool) -> int:
+    """Bytes of the blocks that are held, each read off its tensors."""
+    return sum(
+        group.books.held * sum(t[0].numel() * t.element_size() for t in group.tensors())
+        for group in pool.groups
+    )
+
+
+def _chart(rows: Sequence[Row], needles: int) -> dict[str, Any]:
+    """Perplexity and recall by budget, the run without eviction as a line of its own."""
+    found = f"numbers found, of {needles}"
+    records = [
+        {"policy": row[0], "budget": row[1], "perplexity": row[4], found: row[-1]} for row in rows
+    ]
+    whole, kept = records[0], records[1:]
+    budgets = sorted({int(r["budget"] or 0) for r in kept})
+    shown = [*kept, *({**whole, "policy": "nothing evicted", "budget": n} for n in budgets)]
+    return charts.above(
+        charts.lines(shown, "budget", "perplexity", "policy", scales=("log2", "linear")),
+        charts.lines(shown, "budget", found, "policy", scales=("log2", "linear")),
+    )
