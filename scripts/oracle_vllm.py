@@ -49,7 +49,7 @@ _OFFLINE = (
     "repository", "failed to be inspected", "does not recognize this architecture",
     "not compiled with CUDA", "needs a GPU", "preprocessor_config", "AttributeError",
     "unimplemented by default", "Unknown RoPE", "Missing required keys",
-    "huggingface.co", "ModuleNotFound",
+    "huggingface.co", "ModuleNotFound", "HuggingFace processor", "Failed to load the processor",
 )  # fmt: skip
 """Words of a refusal that comes from asking without files and devices, not from the planner."""
 _PLANNED = ("are not supported for now", "is greater than the derived max_model_len")

@@ -16,12 +16,14 @@ SETTINGS = ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_in_f
 FIGURES = ("num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency")
 
 
-def capacity_of(configs: dict[str, Any], case: dict[str, Any]) -> vllm.VllmCapacity:
+def capacity_of(
+    configs: dict[str, Any], case: dict[str, Any], engine: str = "vllm@0.32"
+) -> vllm.VllmCapacity:
     """What kvproof says to a case; `configs` by the case's name of its model."""
     flags = dict(case["flags"], usage_context=case["usage_context"])
     if "draft" in case:
         flags["speculative_config"] = {**flags["speculative_config"], "model": case["draft"]}
-    deployment = kvproof.Deployment("vllm@0.32", case["gpu"], **flags)
+    deployment = kvproof.Deployment(engine, case["gpu"], **flags)
     model = kvproof.load_model(configs[case["model"]])
     return vllm.capacity(model, deployment, case["kv_bytes"])
 

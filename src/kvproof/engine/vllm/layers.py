@@ -35,6 +35,9 @@ from kvproof.kinds import (
 )
 from kvproof.model.types import Model
 
+_WINDOWLESS = ("Qwen2MoeForCausalLM", "ZayaForCausalLM")
+"""Classes that keep every layer at full length (models/qwen2_moe.py; the Transformers backend)."""
+
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True):
     """The block size that was settled on, and what it brings along."""
@@ -50,6 +53,8 @@ def make_layers(model: Model, settings: Settings, blocks: Blocks) -> tuple[Layer
     out: list[Layer] = []
     for index, slots in _by_layer(model):
         out += _layer(model, settings, blocks, index, slots)
+    if model.model_type.startswith("zamba2"):  # shared blocks first (models/zamba2.py)
+        out.sort(key=lambda layer: layer.spec.kind == "state")
     drafts = _draft_layers(model, settings, blocks)
     _check_numbers(model, settings, out, drafts)
     return tuple(out + drafts)
@@ -113,7 +118,7 @@ def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> S
     base = Spec(kind="full", block_size=blocks.size, row_bytes=row, note=note)
     if isinstance(slot, ChunkedSlot):
         return msgspec.structs.replace(base, kind="chunked", chunk=slot.chunk)
-    if not isinstance(slot, SlidingSlot):
+    if not isinstance(slot, SlidingSlot) or _no_windows(model):
         return base
     size = blocks.size
     if settings.rules.sliding_own_block and not is_inkling(model):
@@ -121,6 +126,11 @@ def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> S
     return msgspec.structs.replace(
         base, kind="sliding", block_size=size, window=slot.window, retained=_retained(settings)
     )
+
+
+def _no_windows(model: Model) -> bool:
+    """Whether the class of a model some of whose layers slide gives none of them a window."""
+    return model.architecture in _WINDOWLESS and _whole_window(model) is None
 
 
 def _picked(model: Model, slot: FullSlot) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from kvproof.engine.base import Capacity, Deployment, Group
 from kvproof.engine.vllm.blocks import settle_blocks
+from kvproof.engine.vllm.fallback import as_run
 from kvproof.engine.vllm.groups import (
     Layout,
     bytes_per_block,
@@ -26,6 +27,7 @@ from kvproof.engine.vllm.report import NOT_ONE_TYPE, misfit, no_memory, plan_ter
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.engine.vllm.specs import Reserve, Spec, blocks_held
 from kvproof.engine.vllm.types import Layer, LayerGroup
+from kvproof.engine.vllm.versions import rules_for
 from kvproof.errors import UsageError
 from kvproof.kinds import CrossSlot
 from kvproof.model.types import Model
@@ -70,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_plan(model: Model, deployment: Deployment) -> Plan:
     """Layers, block size and groups of `model` under `deployment`."""
+    model = as_run(model, rules_for(deployment.engine.version))
     settings = settle(model, deployment)
     blocks = settle_blocks(model, settings)
     layers = _kept(make_layers(model, settings, blocks), settings)

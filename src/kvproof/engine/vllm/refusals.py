@@ -16,7 +16,7 @@ from kvproof.engine.base import Deployment
 from kvproof.engine.vllm.draft import Draft
 from kvproof.engine.vllm.versions import Rules, parse_version
 from kvproof.errors import UsageError
-from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot
+from kvproof.kinds import ConvSlot, FullSlot, IndexerSlot, LatentSlot, RecurrentSlot, SlidingSlot
 from kvproof.model.types import Model
 
 EXPANDED = ("minicpm3",)
@@ -29,6 +29,8 @@ ASYNC_METHODS = ("eagle", "eagle3", "mtp", "draft_model", "ngram_gpu", "dflash",
 """Speculative methods that asynchronous scheduling works with."""
 _HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash")
 """Methods that draft from the target's hidden states."""
+_LATENT_WIDTHS = {(128, 64, 128), (192, 64, 256), (64, 64, 128), (256, 0, 256)}
+"""Widths of a head without rotary, its rotary part and its values that MLA's prefill takes."""
 _REMOVED = Path(__file__).with_name("data") / "removed.json"
 
 
@@ -51,6 +53,49 @@ def check_architecture(model: Model, rules: Rules) -> None:
         raise UsageError(
             f"vLLM's Qwen2 takes a window for all layers or none, {model.name} has it for some",
             hint="set use_sliding_window=false or max_window_layers in the config",
+        )
+
+
+def check_ngram(model: Model, flags: Mapping[str, Any], draft: Draft) -> None:
+    """Raise UsageError for what Qwen3.8-Flash-Next's n-gram embedding does not run with.
+
+    Source: vLLM 0.32, model_executor/models/config.py (Qwen4Exp).
+    """
+    if not model.model_type.startswith("qwen4_exp"):
+        return
+    if flags.get("pipeline_parallel_size", 1) > 1 and model.text_config.get("ple_layer_ids"):
+        raise UsageError(
+            f"vLLM runs the n-gram embedding of {model.name} on one pipeline stage only",
+            hint="use tensor_parallel_size",
+        )
+    if draft.method and draft.method not in ("mtp", "ngram", "ngram_gpu"):
+        raise UsageError(
+            f"vLLM runs {model.name} with its own draft module or n-grams, not {draft.method}",
+            hint="set method to mtp or ngram",
+        )
+
+
+def check_latent(model: Model, rules: Rules, platform: str) -> None:
+    """Raise UsageError for latent attention of widths that no prefill backend takes.
+
+    Source: vLLM 0.32, v1/attention/backends/mla/prefill (supports_mla_dimensions), for CUDA;
+    sparse attention goes on without one.
+    """
+    if not rules.null_reserved or platform != "cuda" or model.model_type.startswith(EXPANDED):
+        return
+    if any(isinstance(slot, IndexerSlot) for slot in model.slots):
+        return
+    found = {
+        (slot.nope_dim, slot.rope_dim, slot.value_dim)
+        for slot in model.slots
+        if isinstance(slot, LatentSlot)
+    }
+    for widths in sorted(found - _LATENT_WIDTHS):
+        known = ", ".join("+".join(map(str, one)) for one in sorted(_LATENT_WIDTHS))
+        raise UsageError(
+            f"no prefill backend of vLLM takes latent attention with heads of {widths[0]} + "
+            f"{widths[1]} rotary numbers and values of {widths[2]}",
+            hint=f"known widths: {known}",
         )
 
 

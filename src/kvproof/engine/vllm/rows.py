@@ -62,7 +62,8 @@ def latent_row(slot: LatentSlot, settings: Settings, backend: Backend) -> int:
 
 def is_m3(model: Model) -> bool:
     """Whether an indexer picks blocks of plain keys and values: MiniMax-M3."""
-    return "MiniMaxM3" in model.architecture or model.model_type.startswith("minimax_m3")
+    named = "MiniMaxM3" in model.architecture or model.model_type.startswith("minimax_m3")
+    return named and any(isinstance(slot, IndexerSlot) for slot in model.slots)
 
 
 def indexer_row(model: Model, slot: IndexerSlot) -> int:

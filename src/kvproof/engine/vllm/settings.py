@@ -13,6 +13,7 @@ import msgspec
 
 from kvproof.engine.base import Deployment
 from kvproof.engine.vllm.draft import Draft, read_draft
+from kvproof.engine.vllm.fallback import check_fallback
 from kvproof.engine.vllm.flags import read_flags
 from kvproof.engine.vllm.lengths import derived_length
 from kvproof.engine.vllm.refusals import (
@@ -20,6 +21,8 @@ from kvproof.engine.vllm.refusals import (
     EXPANDED,
     check_architecture,
     check_draft,
+    check_latent,
+    check_ngram,
     check_parallel,
     check_schedule,
     check_state_flags,
@@ -82,6 +85,8 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     ranks = flags.get("tensor_parallel_size", 1)
     stages = flags.get("pipeline_parallel_size", 1)
     check_architecture(model, rules)
+    check_fallback(model, rules, stages)
+    check_latent(model, rules, platform)
     check_parallel(model, deployment, flags)
     length, auto_fit = _length(model, flags, rules)
     draft = read_draft(model, flags)
@@ -91,6 +96,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     if rules.v1:
         check_schedule(flags, batched, seqs, length)
         check_draft(model, flags, draft)
+        check_ngram(model, flags, draft)
     asynchronous = flags.get("async_scheduling", _async_default(rules, platform, stages, draft))
     prefix = _prefix_caching(model, flags, rules)
     check_state_flags(model, flags, rules, prefix=prefix)
