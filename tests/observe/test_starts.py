@@ -63,3 +63,12 @@ def test_thousands_of_starts_are_bounded() -> None:
     log = kvproof.read_log(FAILED * 3000 + vllm_log())
     assert log.value("kv_cache_tokens") == 259520
     assert "3,001 starts" in log.notes[0]
+
+
+def test_a_flag_left_aside_says_why() -> None:
+    text = vllm_log().replace("'max_model_len'", "'kv_cache_dtype': 'nvfp4', 'max_model_len'")
+    report = kvproof.check(text, gpu="H100-80GB")
+    assert any(
+        line.startswith("left aside, kv_cache_dtype: vLLM 0.11.0 has no kv_cache_dtype nvfp4")
+        for line in report.warnings
+    )

@@ -163,6 +163,12 @@ def test_an_option_beside_the_pasted_one_is_named() -> None:
     assert "not used" not in same.stderr
 
 
+def test_a_note_is_said_once() -> None:
+    done = kvproof(LLAMA, "--gpu", "H100-80GB", "--engine", "vllm@99.0", "--contexts", "4k",
+                   warnings="default")  # fmt: skip
+    assert done.stderr.count("newer than the newest rules") == 1
+
+
 def test_one_gpu_is_called_one() -> None:
     done = kvproof(LLAMA, "--gpu", "M3-Max-64GB", "--contexts", "4k", "--engine", "llamacpp")
     assert "Memory of one M3-Max-64GB" in done.stdout

@@ -103,10 +103,10 @@ def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ..
         if command is not None:
             found.append(_server(command, container, place, [row.name for row in found]))
     if not found:
-        why = f" ({reasons[0]})" if reasons else ""
+        if reasons:
+            raise InputError(f"a server of the manifest can't be read: {reasons[0]}")
         raise InputError(
-            f"no container of the manifest starts a known engine{why}",
-            hint="paste its command after --",
+            "no container of the manifest starts a known engine", hint="paste its command after --"
         )
     named = [row for row in found if row.command.model is not None]
     return tuple(named or found)

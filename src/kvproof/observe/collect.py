@@ -185,10 +185,12 @@ class Collector:
         engine, program = self._verdict()
         start = chosen(self._starts, engine)
         figures, flags = start.figures(engine), dict(start.flags.get(engine, {}))
+        if not self.lines:
+            raise InputError(f"{name} is empty", hint="give the engine's output from its start on")
         if not figures and not flags:
             raise InputError(
                 f"{name} holds no start-up line of vLLM, SGLang, TensorRT-LLM, llama.cpp or Ollama "
-                f"in {self.lines:,} lines",
+                f"in {self.lines:,} line{'' if self.lines == 1 else 's'}",
                 hint="give the engine's output from its start on",
             )
         model = flags.pop("model", None)

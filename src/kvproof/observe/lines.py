@@ -55,7 +55,9 @@ def open_log(source: str | PathLike[str] | BinaryIO) -> tuple[BinaryIO, str]:
         raise InputError(f"no file {text[:200]!r}", hint="give a log's path or its text") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"can't read {text[:200]!r}: {reason}") from None
+        raise InputError(
+            f"can't read {text[:200]!r}: {reason}", hint="give a log's path or its text"
+        ) from None
 
 
 def lines_of(stream: BinaryIO, name: str) -> Iterator[bytes]:
@@ -149,7 +151,9 @@ def _read(stream: BinaryIO, size: int, name: str) -> bytes:
     try:
         return stream.read(size) or b""
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{name} can't be read to its end: {str(error)[:80]}") from None
+        raise InputError(
+            f"{name} can't be read to its end: {str(error)[:80]}", hint="unpack what is left of it"
+        ) from None
 
 
 def _encoding(head: bytes) -> str | None:

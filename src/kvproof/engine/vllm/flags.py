@@ -177,7 +177,7 @@ def _json(value: Any) -> Any:
         return dict(value)
     if isinstance(value, str) and value.lstrip().startswith("{"):
         return msgspec.json.decode(value)
-    if isinstance(value, str):
+    if isinstance(value, str) and not value.lstrip().startswith("["):
         return dict(part.split("=", 1) for part in value.split(",") if "=" in part)
     raise ValueError(value)
 

@@ -130,8 +130,10 @@ def _run(args: list[str]) -> int:
 def _note(message: Warning | str, *_: object, **__: object) -> None:
     """A warning of the library as one line, kept for the JSON document too."""
     context = click.get_current_context(silent=True)
-    if context is not None:
-        context.meta.setdefault(HEARD, []).append(str(message))
+    heard = [] if context is None else context.meta.setdefault(HEARD, [])
+    if str(message) in heard:
+        return
+    heard.append(str(message))
     click.echo(f"note: {message}", err=True)
 
 

@@ -175,7 +175,8 @@ def _read_text(path: str) -> str:
         with click.open_file(path, encoding="utf-8") as file:
             return str(file.read(2_000_001))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"can't read {path[:80]}: {error}", hint="check the file") from None
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise InputError(f"can't read {path[:80]}: {reason}", hint="check the file") from None
 
 
 def _own_flags(values: dict[str, Any]) -> dict[str, Any]:
