@@ -105,6 +105,18 @@ def test_tokens_that_are_not_concurrency_x_length_are_of_before_0_20_1(
     assert ("not concurrency x length" in said) == dated
 
 
+def test_a_cache_type_dates_a_log_that_names_no_release() -> None:
+    text = (
+        "[2026-09-01 TP0] server_args=ServerArgs(model_path='Qwen/Qwen3-8B', tp_size=1, "
+        "kv_cache_dtype='fp4_e2m1')\n"
+        "[2026-09-01 TP0] Load weight end. avail mem=70.80 GB, mem usage=7.70 GB.\n"
+    )
+    found = [name for rules in candidates(kvproof.read_log(text)) for name in rules.releases]
+    assert set(found) == {f"0.5.{patch}" for patch in range(5, 16)}
+    odd = candidates(kvproof.read_log(text.replace("fp4_e2m1", "fp3_magic")))
+    assert len(odd) == len(rule_sets("sglang"))  # no release takes it: all are left
+
+
 @pytest.mark.parametrize(
     ("lines", "share"),
     [

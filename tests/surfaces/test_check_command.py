@@ -52,8 +52,12 @@ def test_status_one_when_a_figure_is_off() -> None:
 
 
 def test_status_two_when_nothing_can_be_compared() -> None:
-    status, _ = run("-", text="INFO Available KV cache memory: 39.6 GiB\n")
+    text = "INFO Available KV cache memory: 39.6 GiB\n"
+    status, out = run("-", text=text)
     assert status == 2
+    assert "give --model and --gpu" in out
+    _, known = run("-", "--gpu", "H100-80GB", text=text)
+    assert "give --model\n" in known
 
 
 def test_learn_export_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.base import Deployment
 from kvproof.engine.common_flags import OPTIONS, flag_of
+from kvproof.errors import KvproofError
 from kvproof.observe.compare import Comparison
 from kvproof.observe.figures import Log
 from kvproof.observe.ledger import TOKENS, graphs_charged, ledger_rows
@@ -113,7 +115,21 @@ def _allowed(log: Log, release: str) -> bool:
         return False
     if _blocks_counted(log) and _dated("vllm").rules_for(release).token_line != "blocks":
         return False
+    if not _takes(log.engine, release, str(log.flags.get("kv_cache_dtype", "auto"))):
+        return False
     return log.engine == "llamacpp" or log.wording.holds(release)
+
+
+@cache
+def _takes(engine: str, release: str, dtype: str) -> bool:
+    """Whether a release has the cache type that the log's flags ask for."""
+    if engine == "llamacpp" or dtype == "auto":
+        return True
+    try:
+        Deployment(f"{engine}@{release}", kv_cache_dtype=dtype)
+    except KvproofError:
+        return False
+    return True
 
 
 def _blocks_counted(log: Log) -> bool:

@@ -58,9 +58,18 @@ def check(ctx: click.Context, /, log: str | None, **values: Any) -> int:
         click.echo(f"kvproof: {report.unread}", err=True)
         return int(report.unread.exit_status)
     if not report.compared and report.fits:
-        click.echo("kvproof: nothing could be compared; give --model and --gpu", err=True)
+        click.echo(f"kvproof: nothing could be compared; {_lacking(report, values)}", err=True)
         return 2
     return 0 if report.ok and report.fits else 1
+
+
+def _lacking(report: Any, values: dict[str, Any]) -> str:
+    """What to give for a comparison."""
+    has = (("--model", values["model"]), ("--gpu", values["gpu"] or report.gpu))
+    names = [option for option, value in has if not value]
+    if not names:
+        return "the log prints none of the figures that are predicted"
+    return f"give {' and '.join(names)}"
 
 
 def _report(log: str, values: dict[str, Any]) -> Any:
