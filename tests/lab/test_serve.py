@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -11,9 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kvproof.errors import UsageError  # noqa: E402
 from kvproof.lab.batching import Batcher  # noqa: E402
 from kvproof.lab.generation import generate, pool_for  # noqa: E402
-from kvproof.lab.serve import Engine, Server  # noqa: E402
+from kvproof.lab.serve import Engine, Server, make_server  # noqa: E402
 from kvproof.observe.probing.probe import probe  # noqa: E402
 
 pytestmark = pytest.mark.lab
@@ -146,6 +148,10 @@ def test_probe_compares_the_pool_with_the_plan(server, small):
         {"prompt": "x", "top_p": 2},
         {"prompt": "x", "stop": [1]},
         {"prompt": "x", "n": 2},
+        {"prompt": "x", "max_tokens": 0},
+        {"prompt": "half a pair: \ud800"},
+        {"prompt": ["x", "y"]},
+        b"[" * 100_000,
     ],
 )
 def test_wrong_requests_are_told_so(server, body):
@@ -154,3 +160,58 @@ def test_wrong_requests_are_told_so(server, body):
     with caught.value as error:
         assert error.code == 400
         assert json.loads(error.read())["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [None, [], ["x"], [{"role": "user"}], [{"role": "user", "content": [{"type": "image_url"}]}]],
+)
+def test_wrong_conversations_are_told_so(server, messages):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(f"{server}/v1/chat/completions", {"messages": messages})
+    with caught.value as error:
+        assert error.code == 400
+        assert "message" in json.loads(error.read())["error"]["message"]
+
+
+def test_parts_of_text_are_one_text(server):
+    """As chat clients and load tests send them."""
+    plain = [{"role": "user", "content": "hello there"}]
+    parts = [{"type": "text", "text": "hello "}, {"type": "text", "text": "there"}]
+    texts = [
+        json.loads(post(f"{server}/v1/chat/completions", {"messages": m, "max_tokens": 5}))
+        for m in (plain, [{"role": "user", "content": parts}])
+    ]
+    first, second = (answer["choices"][0]["message"]["content"] for answer in texts)
+    assert first == second
+    events = post(f"{server}/v1/chat/completions",
+                  {"messages": plain, "max_tokens": 5, "stream": True}).split("\n\n")  # fmt: skip
+    deltas = [json.loads(e[6:])["choices"][0]["delta"] for e in events if e.startswith("data: {")]
+    assert [d.get("role") for d in deltas] == ["assistant"] + [None] * (len(deltas) - 1)
+    assert "".join(d["content"] for d in deltas) == first
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: abc\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n",
+        b"POST /nowhere HTTP/1.1\r\nContent-Length: 30\r\n\r\nGET /health HTTP/1.1\r\n\r\n",
+        b"PUT /v1/completions HTTP/1.1\r\n\r\n",
+        b"nonsense\r\n\r\n",
+    ],
+)
+def test_a_body_that_is_not_read_is_no_second_request(server, head, capfd):
+    with socket.create_connection(("127.0.0.1", int(server.rpartition(":")[2])), 60) as line:
+        line.sendall(head)
+        line.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: line.recv(4096), b"")).decode()
+    assert answer.count("HTTP/1.1 ") + answer.startswith("{") == 1
+    assert json.loads(answer.rpartition("\r\n")[2])["error"]["message"]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_taken_port_is_one_clear_error(server):
+    with pytest.raises(UsageError, match="can't be had"):
+        make_server(port=int(server.rpartition(":")[2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
@@ -12,6 +13,7 @@ from kvproof.lab.sampling import Sampling
 
 _MOST_STOPS = 4  # OpenAI's own limit
 _DEFAULT_COUNT = 64
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,18 +57,31 @@ def asked_of(body: dict[str, Any], tokenizer: Any, *, chat: bool) -> Asked:
 def _prompt(body: dict[str, Any], tokenizer: Any, *, chat: bool) -> list[int]:
     if not chat:
         text = body.get("prompt")
-        if not isinstance(text, str):
-            raise UsageError("prompt is no text")
+        if not _is_text(text):
+            raise UsageError("prompt is no text", hint="send one text a request")
         ids: list[int] = tokenizer.encode(text)
         return ids
     messages = body.get("messages")
-    plain = isinstance(messages, list) and all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
-    )
-    if not plain or not all(isinstance(m.get("content"), str) for m in messages or []):
-        raise UsageError("messages need a role and a text each")
-    conversation: list[int] = tokenizer.chat(messages)
+    if not isinstance(messages, list) or not messages:
+        raise UsageError("messages is no list of one message or more")
+    conversation: list[int] = tokenizer.chat([_message(message) for message in messages])
     return conversation
+
+
+def _message(message: object) -> dict[str, str]:
+    """Role and text of a message, whose content may be a text or a list of parts of text."""
+    given = message if isinstance(message, dict) else {}
+    role, content = given.get("role"), given.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [p.get("text") for p in parts if isinstance(p, dict) and p.get("type") == "text"]
+    if len(texts) != len(parts) or not all(map(_is_text, [role, *texts])):
+        raise UsageError("messages need a role and a text each")
+    return {"role": str(role), "content": "".join(map(str, texts))}
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a text that can be written as UTF-8 (JSON may hold halves of a pair)."""
+    return isinstance(value, str) and not _HALVES.search(value)
 
 
 def _whole(value: object) -> bool:
@@ -74,7 +89,8 @@ def _whole(value: object) -> bool:
 
 
 def _count(body: dict[str, Any]) -> int:
-    count = body.get("max_completion_tokens") or body.get("max_tokens") or _DEFAULT_COUNT
+    given = [body.get(name) for name in ("max_completion_tokens", "max_tokens")]
+    count = next((number for number in given if number is not None), _DEFAULT_COUNT)
     if not _whole(count):
         raise UsageError("max_tokens is no whole number")
     return int(count)

@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import json
 import queue
+import re
+import socket
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -26,6 +29,7 @@ from kvproof.errors import KvproofError, UsageError
 from kvproof.lab.asked import Asked, asked_of
 from kvproof.lab.batching import Batcher, Request
 from kvproof.lab.elements import cache_types
+from kvproof.lab.generation import generate
 from kvproof.lab.metrics import Metrics
 from kvproof.lab.models.sources import load, weights_file
 from kvproof.lab.models.tokenizer import Tokenizer
@@ -34,6 +38,7 @@ from kvproof.lab.sampling import Sampling
 from kvproof.lab.text_stream import TextStream
 
 _MAX_BODY = 1 << 20
+_LENGTH = re.compile("[0-9]{1,9}")
 
 
 class Engine:
@@ -119,6 +124,11 @@ class Server(ThreadingHTTPServer):
         self.engine = engine
         super().__init__(("127.0.0.1", port), _Handler)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no fault; anything else is shown."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
     def server_close(self) -> None:
         """Stop listening and stop the engine."""
         super().server_close()
@@ -152,6 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Completions of a prompt or a conversation."""
         chat = self.path == "/v1/chat/completions"
         if not chat and self.path != "/v1/completions":
+            self.close_connection = True  # the body is not read
             self._error(404, f"no route {self.path[:80]}")
             return
         try:
@@ -166,12 +177,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(tokens, asked)
 
     def _body(self) -> dict[str, Any]:
-        length = int(self.headers.get("Content-Length") or 0)
+        told = self.headers.get("Content-Length", "")
+        length = int(told) if _LENGTH.fullmatch(told) else 0
         if not 0 < length <= _MAX_BODY:
-            raise UsageError(f"a body of {length} bytes", hint="send JSON of at most 1 MiB")
+            self.close_connection = True  # whatever was sent is not read
+            raise UsageError(
+                f"a body of {length} bytes", hint="send Content-Length and JSON of at most 1 MiB"
+            )
         try:
             body = json.loads(self.rfile.read(length))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UsageError("the body is no JSON") from None
         if not isinstance(body, dict):
             raise UsageError("the body is no JSON object")
@@ -194,10 +209,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         text, made = TextStream(self.server.engine.tokenizer.decode, asked.stops), 0
+        said = False
         try:
             for part, count, reason in _texts(tokens, text, asked):
                 made = count
-                choice = {"delta": {"content": part}} if asked.chat else {"text": part}
+                role = {} if said else {"role": "assistant"}
+                said = True
+                choice = {"delta": {**role, "content": part}} if asked.chat else {"text": part}
                 self._event(self._envelope(asked, choice | {"finish_reason": reason}))
             if asked.stream_usage:
                 self._event(self._envelope(asked) | {"usage": asked.usage(made)})
@@ -219,6 +237,11 @@ class _Handler(BaseHTTPRequestHandler):
             "choices": [{"index": 0, **choice} for choice in choices],
         }
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """The faults that http.server finds by itself, as JSON too."""
+        self.close_connection = True
+        self._error(code, message or explain or "a wrong request")
+
     def _error(self, status: int, message: str) -> None:
         self._json(status, {"error": {"message": message, "type": "invalid_request_error"}})
 
@@ -229,6 +252,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
 
@@ -259,10 +284,26 @@ def make_server(
     model: str | None = None,
     max_batched_tokens: int = 512,
 ) -> Server:
-    """A server of a GGUF file or `gemma-3-270m` (default SmolLM2-135M), for `serve_forever`."""
+    """A server of a GGUF file or `gemma-3-270m` (default SmolLM2-135M), for `serve_forever`.
+
+    Kernels are compiled before it is returned. UsageError when the port can't be had.
+    """
+    _check_free(port)
     path = weights_file(model)
     runner = load(path)
     pool = PagedPool(runner.body.slots, cache_types(kv_dtype), blocks=blocks, block_size=block_size)
+    generate(runner, [1, 2], 2, types=pool.types, block_size=block_size)  # compiles the kernels
     batcher = Batcher(runner, pool, max_batched_tokens=max_batched_tokens)
     engine = Engine(batcher, Tokenizer(path), runner.body.name, str(path.resolve()))
     return Server(engine, port)
+
+
+def _check_free(port: int) -> None:
+    """Ask for the port before the weights are read, which takes a while."""
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"port {port} can't be had: {error.strerror}", hint="give another --port"
+        ) from None

@@ -119,9 +119,11 @@ for _name, _help in _NAMES.items():
 
 
 @lab.command()
-@click.option("--port", type=int, default=8000, show_default=True)
-@click.option("--blocks", type=int, default=512, show_default=True, help="Blocks of the pool.")
-@click.option("--block-size", type=int, default=16, show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option(
+    "--blocks", type=click.IntRange(1), default=512, show_default=True, help="Blocks of the pool."
+)
+@click.option("--block-size", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--kv-dtype", default="f32", show_default=True, help="f32, bf16, fp8, int8 or int4.")
 @click.option("--model", help="A Llama or Gemma 3 .gguf file, or gemma-3-270m [SmolLM2-135M].")
 @click.option(
