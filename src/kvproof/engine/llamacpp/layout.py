@@ -86,6 +86,11 @@ def sliding_cells(context: Context, window: int, *, unified: bool) -> int:
     return min(context.sequence_cells, pad(windows, step))
 
 
+def compressed_cells(context: Context, ratio: int) -> int:
+    """Cells of one sequence for entries that stand for `ratio` tokens each."""
+    return pad(max(1, -(-context.sequence_cells // ratio)), _COMPRESSED_PAD)
+
+
 class _Layout:
     def __init__(self, model: Model, context: Context) -> None:
         self.context = context
@@ -185,8 +190,7 @@ class _Layout:
             yield from self._compressed(index, slot, streams)
 
     def _compressed(self, index: int, slot: CompressedSlot, streams: int) -> Iterator[Piece]:
-        entries = max(1, -(-self.context.sequence_cells // slot.ratio))
-        cells = pad(entries, _COMPRESSED_PAD)
+        cells = compressed_cells(self.context, slot.ratio)
         layer = slot.layer
         name = f"compressed K cache (1:{slot.ratio})"
         yield self._rows(name, index, layer, "k", slot.dim, cells, streams)

@@ -7,6 +7,7 @@ import functools
 from kvproof.engine.llamacpp.context import Context
 from kvproof.engine.llamacpp.graph.allocator import ALIGNMENT, GPU_ALIGNMENT, peak_bytes
 from kvproof.engine.llamacpp.graph.altup import altup_graph
+from kvproof.engine.llamacpp.graph.compressed import compressed_graph
 from kvproof.engine.llamacpp.graph.plain import plain_graph
 from kvproof.engine.llamacpp.graph.reading import shape_of
 from kvproof.engine.llamacpp.graph.shape import Shape
@@ -35,6 +36,8 @@ def shape_bytes(shape: Shape) -> int:
 
 def built(shape: Shape) -> Graph:
     """The graph of a shape."""
+    if shape.recipe.compressed:
+        return compressed_graph(shape)
     return altup_graph(shape) if shape.recipe.altup else plain_graph(shape)
 
 

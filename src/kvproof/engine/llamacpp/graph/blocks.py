@@ -38,7 +38,7 @@ class Blocks:
             chosen = graph.input(*rows)
             mixed = graph.input(*rows)
         else:
-            chosen = graph.new(rows, (graph.input(tokens, element=_I32),))
+            chosen = graph.new(rows, (self.token_numbers(),))
             mixed = graph.new(rows, (graph.input(tokens, element=_I32),))
         graph.expand(chosen)
         if self.shape.inputs != "tokens" and not self.shape.on_gpu:
@@ -49,6 +49,10 @@ class Blocks:
             slots = graph.input(tokens, element=_I64)
             graph.expand(graph.view(copied, *rows, more=(mixed, slots)))
         return chosen
+
+    def token_numbers(self) -> Tensor:
+        """The number of every token."""
+        return self.input("tokens", self.shape.tokens, element=_I32)
 
     def positions(self) -> Tensor:
         """Position of every token (several, where the positions have parts)."""
@@ -240,14 +244,14 @@ class Blocks:
 
     def routed(
         self, tensor: Tensor, logits: Tensor | None = None, *, grouped: bool = False,
-        clamped: bool = False,
+        clamped: bool = False, hashed: bool = False,
     ) -> Tensor:  # fmt: skip
         """The chosen experts of every token, added up; `logits`: the router's, made before."""
         graph, experts, tokens = self.graph, self.shape.experts, tensor.shape[1]
         used, hidden = experts.used, tensor.shape[0]
         width = experts.grouped_width if grouped else experts.width
         logits = logits or self.matmul(tensor, experts.count)
-        chosen, weights = self.route(logits, tokens, grouped=grouped)
+        chosen, weights = self.route(logits, tokens, grouped=grouped, hashed=hashed)
         graph.expand(weights)
         current = graph.view(tensor, hidden, 1, tokens)
         if experts.weighs_first:
@@ -303,17 +307,17 @@ class Blocks:
         scales = graph.new((1, experts.count, tokens), (graph.view(graph.outside(1), 1),))
         return graph.like(made, graph.new((1, experts.used, tokens), (scales, chosen)))
 
-    def route(self, logits: Tensor, tokens: int, *, grouped: bool = False) -> tuple[Tensor, Tensor]:
+    def route(
+        self, logits: Tensor, tokens: int, *, grouped: bool = False, hashed: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Which experts every token goes to, and with what weights."""
         graph, experts = self.graph, self.shape.experts
         count, used = experts.count, experts.used
         probabilities = logits if experts.gating == "late" else graph.like(logits)
-        selection = graph.like(probabilities) if experts.biased else probabilities
-        if experts.groups > 1:
-            selection = self.by_groups(selection, tokens)
-        order = graph.new((count, tokens), (selection,), element=_I32)
-        chosen = graph.view(order, used, tokens, strides=(
-            _I32, count * _I32, count * tokens * _I32, count * tokens * _I32))  # fmt: skip
+        if hashed:
+            chosen = graph.new((used, tokens), (self.token_numbers(),), element=_I32)
+        else:
+            chosen = self.ranked(probabilities, tokens)
         if grouped:  # the group of each chosen expert: converted, divided, converted back
             single = graph.like(graph.new(chosen.shape, (chosen,)))
             chosen = graph.new(chosen.shape, (single,))
@@ -329,6 +333,17 @@ class Blocks:
         if experts.scaled:
             weights = graph.like(weights)
         return chosen, weights
+
+    def ranked(self, probabilities: Tensor, tokens: int) -> Tensor:
+        """The experts that rank first."""
+        graph, experts = self.graph, self.shape.experts
+        count = experts.count
+        selection = graph.like(probabilities) if experts.biased else probabilities
+        if experts.groups > 1:
+            selection = self.by_groups(selection, tokens)
+        order = graph.new((count, tokens), (selection,), element=_I32)
+        return graph.view(order, experts.used, tokens, strides=(
+            _I32, count * _I32, count * tokens * _I32, count * tokens * _I32))  # fmt: skip
 
     def by_groups(self, selection: Tensor, tokens: int) -> Tensor:
         """Only the best groups of experts stay in the choice."""

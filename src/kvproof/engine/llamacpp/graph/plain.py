@@ -246,7 +246,7 @@ def feed(blocks: Blocks, layer: Layer, tensor: Tensor, logits: Tensor | None = N
         return blocks.feed_forward(tensor, layer.wide, form)
     if routing.beside == "grove":
         return _grove(blocks, tensor)
-    out = blocks.routed(tensor, logits, clamped=layer.clamped)
+    out = blocks.routed(tensor, logits, clamped=layer.clamped, hashed=layer.hashed)
     if experts.shared_width:
         shared = blocks.feed_forward(tensor, experts.shared_width, routing.shared_form or form)
         if routing.shared == "gated":

@@ -9,10 +9,11 @@ import msgspec
 from kvproof.engine.llamacpp.context import Context, expands_latents, pad
 from kvproof.engine.llamacpp.facts import fact, facts_by_layer
 from kvproof.engine.llamacpp.graph.recipes import Recipe, Routing, recipe_of
-from kvproof.engine.llamacpp.graph.shape import Experts, Latent, Layer, Mixer, Shape
-from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
+from kvproof.engine.llamacpp.graph.shape import Compressed, Experts, Latent, Layer, Mixer, Shape
+from kvproof.engine.llamacpp.layout import applies_windows, compressed_cells, sliding_cells
 from kvproof.kinds import (
     ChunkedSlot,
+    CompressedSlot,
     ConvSlot,
     FullSlot,
     IndexerSlot,
@@ -33,11 +34,17 @@ _QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
 def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape | None:
     """The graph's shape on one device, None for an architecture whose graph is not known."""
     recipe = recipe_of(context.arch)
-    layers = _layers(model, context, recipe) if recipe else ()
-    if recipe is None or not layers:
+    if recipe is None:
         return None
-    windows = [slot.chunk if isinstance(slot, ChunkedSlot) else slot.window
-               for slot in model.slots if isinstance(slot, SlidingSlot | ChunkedSlot)]  # fmt: skip
+    read = _compressed_layers if recipe.compressed else _layers
+    layers = read(model, context, recipe)
+    if not layers:
+        return None
+    windows = [
+        slot.chunk if isinstance(slot, ChunkedSlot) else slot.window
+        for slot in model.slots
+        if isinstance(slot, SlidingSlot | ChunkedSlot | CompressedSlot)
+    ]
     windowed = applies_windows(context) and bool(windows)
     tokens = pad(context.ubatch, context.sequences)
     return Shape(
@@ -46,7 +53,7 @@ def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape |
         vocabulary=model.vocab_size,
         layers=_distinct(layers),
         experts=_experts(model, recipe.routing),
-        inputs=context.build.inputs,
+        inputs="either" if recipe.compressed else context.build.inputs,
         indexed_rows=context.build.indexed_rows,
         half_masks=context.build.half_masks,
         selects=context.build.selects_always or context.outputs < tokens,
@@ -54,9 +61,13 @@ def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape |
         tokens=tokens,
         outputs=context.outputs,
         sequences=context.sequences,
-        streams=context.streams,
+        streams=context.sequences if recipe.compressed else context.streams,
         cells=context.sequence_cells,
-        sliding_cells=sliding_cells(context, windows[0], unified=context.unified) if windows else 0,
+        sliding_cells=sliding_cells(
+            context, windows[0], unified=context.unified and not recipe.compressed
+        )
+        if windows
+        else 0,
         windowed=windowed,
         flash=context.flash,
         k=context.k.name,
@@ -114,7 +125,8 @@ def _distinct(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     Every layer ends with one tensor alive, whose place alternates; so after two rounds of the
     pattern of layers the memory is as it was two rounds before. Such pairs of rounds are left out.
     """
-    if any(layer.latent and layer.latent.index_dim for layer in layers):
+    parts = [part for layer in layers for part in (layer.latent, layer.compressed) if part]
+    if any(part.index_dim for part in parts):
         return layers  # each has a constant of its own, made before everything else
     kinds = [msgspec.structs.replace(layer, index=0) for layer in layers]
     for start in range(min(_LEADING, len(layers))):
@@ -186,6 +198,37 @@ def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]
             routed=bool(recipe.routing and model.experts and index >= dense
                         and (index + 1) % max(step, 1) == 0),
             rotates=_rotates(recipe, index, slides or index < dense, windowed, model.layers),
+        ))  # fmt: skip
+    return tuple(made)
+
+
+def _compressed_layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]:
+    """Layers of compressed entries, or of a window alone."""
+    made: list[Layer] = []
+    hashed = fact(model, "hash_layer_count", "num_hash_layers")
+    slots = {slot.layer: slot for slot in model.slots}
+    for index in range(model.layers):
+        slot = slots.get(index)
+        if not isinstance(slot, CompressedSlot | SlidingSlot):
+            return ()
+        ratio, index_dim, dim = 0, 0, 0
+        if isinstance(slot, CompressedSlot):
+            ratio, index_dim, dim = slot.ratio, slot.index_dim, slot.dim
+        else:
+            dim = slot.k_dim
+        compressed = Compressed(
+            ratio=ratio, index_dim=index_dim, planes=context.planes,
+            cells=compressed_cells(context, ratio) if ratio else 0,
+            query_rank=fact(model, "attention.q_lora_rank", "q_lora_rank"),
+            groups=max(fact(model, "attention.output_group_count", "o_groups"), 1),
+            rank=fact(model, "attention.output_lora_rank", "o_lora_rank"),
+            index_heads=fact(model, "attention.indexer.head_count", "index_n_heads"),
+            index_top=fact(model, "attention.indexer.top_k", "index_topk"),
+        )  # fmt: skip
+        made.append(Layer(
+            index=index, heads=model.attention_heads, kv_heads=1, k_dim=dim, v_dim=dim,
+            sliding=True, stores=True, wide=0, routed=True, rotates=True, hashed=index < hashed,
+            clamped=False, compressed=compressed,
         ))  # fmt: skip
     return tuple(made)
 

@@ -90,6 +90,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mixer_norms: Literal["no", "yes", "in files"] = "yes"
     layer_inputs: bool = False
     altup: bool = False
+    compressed: bool = False
     routing: Routing | None = None
 
 

@@ -44,8 +44,29 @@ class Mixer(msgspec.Struct, frozen=True, kw_only=True):
     normed: bool
 
 
+class Compressed(msgspec.Struct, frozen=True, kw_only=True):
+    """Compressed attention: one entry for `ratio` tokens (0: a window alone), and its indexer.
+
+    `cells`: compressed entries of one sequence. `planes`: states kept of each sequence.
+    `groups`, `rank`: of the output's first weight.
+    """
+
+    ratio: int
+    cells: int
+    planes: int
+    query_rank: int
+    groups: int
+    rank: int
+    index_dim: int
+    index_heads: int
+    index_top: int
+
+
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer: its heads and widths, which cache it reads, its feed-forward."""
+    """One layer: its heads and widths, which cache it reads, its feed-forward.
+
+    `hashed`: which experts a token goes to follows from its number.
+    """
 
     index: int
     heads: int
@@ -60,6 +81,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     rotates: bool
     latent: Latent | None = None
     mixer: Mixer | None = None
+    compressed: Compressed | None = None
+    hashed: bool = False
     attends: bool = True
 
 
