@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import kvproof
 from kvproof.engine import sglang
 from kvproof.engine.stages import own_stages, stage_layers
 from kvproof.errors import UsageError
+from kvproof.model.multimodal import with_encoder_tokens
 from kvproof.model.types import Model
 
 GIB = 2**30
@@ -119,3 +122,40 @@ def test_the_share_before_0_4(qwen: Model) -> None:
     for version, share in (("0.3.6", 0.82), ("0.4.0", 0.81)):
         deployment = kvproof.Deployment(f"sglang@{version}", "8xH100-80GB", tp_size=8)
         assert sglang.share(qwen, deployment) == share
+
+
+def mllama(data_dir: Path) -> Model:
+    path = data_dir / "configs" / "meta-llama--Llama-3.2-11B-Vision.json"
+    return kvproof.load_model(json.loads(path.read_text()))
+
+
+def test_images_lie_in_the_pool_of_all_layers(data_dir: Path) -> None:
+    """An image's tokens take entries of all 40 layers, before the text's."""
+    plain = mllama(data_dir)
+    image = with_encoder_tokens(plain, 6404)
+    deployment = kvproof.Deployment("sglang", "H100-80GB")
+    texts, images = (kvproof.capacity(m, deployment, 20 * GIB) for m in (plain, image))
+    assert texts.bytes_per_block == images.bytes_per_block == 40 * 2 * 8 * 128 * 2
+    assert texts.sequences(4096) == texts.tokens // 4096
+    assert images.sequences(4096) == images.tokens // (4096 + 6404)
+    cache = kvproof.cache(plain, tokens=100, engine="sglang", encoder_tokens=6404)
+    assert cache.bytes == (32 * 100 + 8 * 6404) * 4096
+    assert cache.allocated_bytes == 6504 * 40 * 4096
+
+
+def test_other_models_with_cross_attention_are_refused() -> None:
+    bart = kvproof.load_model(
+        {"architectures": ["BartForConditionalGeneration"], "model_type": "bart", "d_model": 64,
+         "decoder_layers": 2, "encoder_layers": 2, "decoder_attention_heads": 4,
+         "encoder_attention_heads": 4, "vocab_size": 512, "decoder_ffn_dim": 128,
+         "encoder_ffn_dim": 128, "max_position_embeddings": 128}
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="SGLang serves no BartForConditionalGeneration"):
+        kvproof.capacity(bart, kvproof.Deployment("sglang", "H100-80GB"), GIB)
+
+
+def test_a_figure_that_rests_on_one_log_says_so(qwen: Model) -> None:
+    context = terms(qwen, gpu="GB10")["context and other processes"]
+    assert "one log" in context.formula
+    assert context.high == 3 * context.value
+    assert "one log" not in terms(qwen)["context and other processes"].formula

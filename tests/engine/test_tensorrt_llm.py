@@ -10,6 +10,7 @@ import kvproof
 from kvproof.engine import tensorrt_llm
 from kvproof.engine.base import CacheRequest, Deployment
 from kvproof.errors import UsageError
+from kvproof.model.multimodal import with_encoder_tokens
 from kvproof.model.types import Model
 
 GIB = 2**30
@@ -244,3 +245,28 @@ def test_ranks_on_mixed_gpus_hold_their_own_stage(llama: Model) -> None:
         assert "the ranks on RTX-4090-24GB decide" in plan.budget.terms[-1].formula
         cells.append(plan.capacity.bytes_per_block // (32 * 4096))
     assert cells == [17, 16]
+
+
+def test_what_an_encoder_left_has_a_pool_of_its_own(data_dir: Path) -> None:
+    """Half of the memory by default; a sequence is bound by whichever pool is scarcer for it."""
+    plain = published(data_dir, "meta-llama/Llama-3.2-11B-Vision")
+    image = with_encoder_tokens(plain, 6404)
+    deployment = Deployment("tensorrt_llm", "H100-80GB")
+    capacity = kvproof.capacity(image, deployment, 20 * GIB)
+    assert [(g.kind, g.layers) for g in capacity.groups] == [("full", 32), ("cross", 8)]
+    assert capacity.num_blocks == 10 * GIB // (32 * 32 * 4096)
+    assert capacity.groups[1].blocks_per_sequence == -(-6404 // 32)
+    assert capacity.sequences(4096) == 10 * GIB // (32 * 32 * 4096) // 128
+    wide = deployment.replace(cross_kv_cache_fraction=0.1)
+    bound = kvproof.capacity(image, wide, 20 * GIB)
+    assert bound.sequences(64) == 2 * GIB // (8 * 32 * 4096) // 201
+    cache = kvproof.cache(plain, tokens=100, engine="tensorrt_llm", encoder_tokens=6404)
+    assert cache.bytes == (32 * 100 + 8 * 6404) * 4096
+
+
+def test_copies_that_rest_on_one_log_are_wider(llama: Model) -> None:
+    def half(version: str) -> float:
+        budget = kvproof.budget(llama, Deployment(f"tensorrt_llm@{version}", "H100-80GB"))
+        return (budget.interval[1] - budget.interval[0]) / 2
+
+    assert half("0.19.0") > half("0.14.0") * 4.5 / 7.7 * 1.5

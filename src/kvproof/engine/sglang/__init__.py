@@ -88,7 +88,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
         block_size=pools.page,
         bytes_per_block=round(pools.cell * pools.page),
         groups=_groups(pools, length),
-        blocks_per_sequence=-(-length // pools.page),
+        blocks_per_sequence=-(-(length + pools.encoder) // pools.page),
         tokens=tokens,
         max_concurrency=tokens / length,
         max_model_len=length,
@@ -132,7 +132,7 @@ def _holder(pools: Pools, pages: int, sliding: int) -> Callable[[int], int]:
     """Pages a sequence takes of whichever pool is scarcer for it, counted in full pages."""
 
     def held(context: int) -> int:
-        full = -(-context // pools.page)
+        full = -(-(context + pools.encoder) // pools.page)
         if not pools.window or not sliding:
             return full
         need = -(-min(context, pools.window + pools.page) // pools.page)
@@ -142,7 +142,7 @@ def _holder(pools: Pools, pages: int, sliding: int) -> Callable[[int], int]:
 
 
 def _groups(pools: Pools, length: int) -> tuple[Group, ...]:
-    pages = -(-length // pools.page)
+    pages = -(-(length + pools.encoder) // pools.page)
     rows = [("full", pools.full_layers, pools.full, pages)]
     if pools.window:
         near = -(-min(length, pools.window + pools.page) // pools.page)

@@ -28,7 +28,9 @@ _SOURCE = "SGLang 0.5.23, mem_cache/kv_cache_configurator.py"
 # several: what start-up logs print as free, taken from the driver's total (H100, MI355X).
 _CONTEXT = {False: (0.7, 1.6), True: (1.0, 4.2)}
 _UNIFIED = 10.0
-"""GiB that the system and its desktop hold of memory shared with the CPU (GB10: 111.7 of 121.7)."""
+"""GiB that the system and its desktop hold of memory shared with the CPU (GB10: 111.7 of 121.7 are
+free in one log, log137; another must have held more, log326)."""
+_UNIFIED_HIGH = 3.0
 _CONTEXT_LOW, _CONTEXT_HIGH = 0.5, 2.5
 # Workspaces that stay allocated with the weights (attention backend, quantized kernels).
 _WEIGHT_SLACK = 0.015
@@ -130,12 +132,15 @@ def _terms(
     used = flags.get("used", 0)
     context = static.total - static.before - used
     given = flags.get("free_memory") is not None
+    held = "CUDA context, communicators and what else is resident"
+    if context == int(_UNIFIED * GIB):
+        held = "system and desktop on memory shared with the CPU; rests on one log (log137)"
     terms = [
         _term("context and other processes" if not used else "context", context,
               "what the log prints as free, taken from the card" if given
-              else "CUDA context, communicators and what else is resident",
+              else held,
               low=None if given else context * _CONTEXT_LOW,
-              high=None if given else context * _CONTEXT_HIGH),
+              high=None if given else context * _most(context)),
         *([_term("other processes", used, "in use before the start, less to share out")]
           if used else []),
         _term("weights", static.weights, f"tensor shapes over {flags.tp} ranks{_which(flags)}",
@@ -157,6 +162,11 @@ def _terms(
     return terms
 
 
+def _most(context: int) -> float:
+    """By how much the context may be larger than estimated, as a factor."""
+    return _UNIFIED_HIGH if context == int(_UNIFIED * GIB) else _CONTEXT_HIGH
+
+
 def _which(flags: Flags) -> str:
     """Which part of the weights lies on the GPU, in words."""
     part = flags.layers
@@ -169,7 +179,7 @@ def _which(flags: Flags) -> str:
 def _interval(static: Static, flags: Flags, pools: Pools, kv: int) -> tuple[int, int]:
     """How far the context and what stays with the weights may move the pools."""
     context = 0 if flags.get("free_memory") is not None else static.total - static.before
-    more = int(context * (_CONTEXT_HIGH - 1) * static.fraction)
+    more = int(context * (_most(context) - 1) * static.fraction)
     spread = more + int(2 * _WEIGHT_SLACK * static.weights)
     gain = int(context * (1 - _CONTEXT_LOW) * static.fraction)
     share = kv / static.pools if static.pools > 0 else 0

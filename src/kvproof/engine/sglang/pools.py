@@ -26,9 +26,11 @@ from kvproof.engine.sglang.compressed import Compressed, compressed_pools, compr
 from kvproof.engine.sglang.drafts import BLOCK_DRAFTS, draft_flags, draft_layers, own_draft
 from kvproof.engine.sglang.flags import Flags
 from kvproof.engine.sglang.windows import request_window_tokens, running_requests
+from kvproof.errors import UsageError
 from kvproof.kinds import (
     ChunkedSlot,
     ConvSlot,
+    CrossSlot,
     FullSlot,
     IndexerSlot,
     LatentSlot,
@@ -42,6 +44,9 @@ from kvproof.model.types import Model
 
 _STATE_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 _INDEXER_BLOCK = 128
+_CROSS = ("MllamaForConditionalGeneration", "WhisperForConditionalGeneration")
+"""Models with cross-attention that SGLang serves. Source: 0.5.23, models/mllama.py, whisper.py and
+configs/model_config.py (num_attention_layers)."""
 
 
 class Pools(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +72,8 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     draft: int = 0
     pinned: int = 0
     compressed: Compressed | None = None
+    encoder: int = 0
+    """Tokens of the pool that a request's image takes beside its context."""
 
     @property
     def cell(self) -> float:
@@ -111,6 +118,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
 def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
     """The pools of `model` on one GPU of the stage that `flags` are for."""
     page = page_size(model, deployment, flags)
+    _check_cross(model)
     if is_compressed(model):
         return _compressed(model, flags, page)
     dtype = kv_type(model, deployment, flags)
@@ -123,6 +131,7 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
                for s in sliding if isinstance(s, SlidingSlot | ChunkedSlot)]  # fmt: skip
     window = max(windows, default=None)
     cell = sum(_cell(model, deployment, flags, s, dtype) for s in full)
+    cell += _encoder_rows(model, slots) * _row(slots, flags, dtype)
     layers = len({s.layer for s in full if not isinstance(s, ConvSlot | RecurrentSlot)})
     counted, draft = _draft_cells(model, deployment, flags, cell, layers)
     return Pools(
@@ -139,7 +148,43 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
         charged=counted - _uncounted(model, deployment, flags, slots, dtype),
         draft=draft,
         pinned=_pinned(flags, window, page),
+        encoder=_encoder_tokens(model),
     )
+
+
+def _check_cross(model: Model) -> None:
+    if model.architecture in _CROSS or not any(isinstance(s, CrossSlot) for s in model.slots):
+        return
+    raise UsageError(
+        f"SGLang serves no {model.architecture or 'model with cross-attention'}: of the models "
+        f"with cross-attention {' and '.join(_CROSS)} alone",
+        hint="use engine vllm or transformers",
+    )
+
+
+def _encoder_tokens(model: Model) -> int:
+    """Image tokens lie in the same pool as text, before it (MllamaForConditionalGeneration)."""
+    if model.architecture != _CROSS[0]:
+        return 0
+    return max((s.default_tokens or 0 for s in model.slots if isinstance(s, CrossSlot)), default=0)
+
+
+def _encoder_rows(model: Model, slots: list[Slot]) -> int:
+    """Whisper's encoder layers, whose numbers the pool counts though they keep nothing."""
+    if model.architecture != _CROSS[1] or not slots:
+        return 0
+    return int(model.config.get("encoder_layers") or 0)
+
+
+def _row(slots: list[Slot], flags: Flags, dtype: ElementType) -> int:
+    """Bytes a token of one layer of plain heads."""
+    plain = next((s for s in slots if isinstance(s, FullSlot | CrossSlot)), None)
+    return 0 if plain is None else _heads(plain, flags, dtype)
+
+
+def _heads(slot: FullSlot | CrossSlot, flags: Flags, dtype: ElementType) -> int:
+    elements = max(1, slot.kv_heads // flags.attention_tp) * (slot.k_dim + slot.v_dim)
+    return dtype.bytes(elements) + (elements // 16 if dtype.name == "fp4" else 0)
 
 
 def _draft_cells(
@@ -204,7 +249,7 @@ def slot_bytes(model: Model, deployment: Deployment, flags: Flags, slot: Slot, t
         return _state(model, flags, slot)
     if is_compressed(model):
         return compressed_slot_bytes(model, slot, tokens)
-    kept = tokens
+    kept = (slot.default_tokens or 0) if isinstance(slot, CrossSlot) else tokens
     if _two_pools(model, deployment, flags) and isinstance(slot, SlidingSlot | ChunkedSlot):
         kept = slot.held(tokens)
     own = slot if not isinstance(slot, SharedSlot) else next(
@@ -223,7 +268,7 @@ def _stage(model: Model, flags: Flags) -> Iterator[Slot]:
             source = by_layer.get(slot.source_layer) if slot.source_layer is not None else None
             if source is not None:
                 yield msgspec.structs.replace(source, layer=slot.layer)
-        elif slot.kind != "cross":
+        else:
             yield slot
 
 
@@ -240,10 +285,8 @@ def _cell(
     model: Model, deployment: Deployment, flags: Flags, slot: Slot, dtype: ElementType
 ) -> int:
     """Bytes a token of one slot on one GPU."""
-    if isinstance(slot, FullSlot):
-        heads = max(1, slot.kv_heads // flags.attention_tp)
-        elements = heads * (slot.k_dim + slot.v_dim)
-        return dtype.bytes(elements) + (elements // 16 if dtype.name == "fp4" else 0)
+    if isinstance(slot, FullSlot | CrossSlot):
+        return _heads(slot, flags, dtype)
     if isinstance(slot, LatentSlot):
         width = slot.latent_dim + slot.rope_dim
         scaled = is_sparse(model) and dtype.name == "fp8_e4m3"

@@ -6,6 +6,7 @@ from kvproof.engine.base import Cache, CacheRequest, Deployment
 from kvproof.engine.sglang.compressed import compressed_slot_bytes
 from kvproof.engine.sglang.flags import read_flags, takes_kv_dtype
 from kvproof.engine.sglang.pools import Pools, make_pools, slot_bytes
+from kvproof.model.multimodal import with_encoder_tokens
 from kvproof.model.types import Model
 
 _NAMES = {"bf16": "bfloat16", "f16": "float16"}
@@ -17,6 +18,8 @@ def sequence_cache(model: Model, request: CacheRequest, version: str | None) -> 
     asked = request.dtype or request.k_dtype or "auto"
     deployment = Deployment(name, **_typed(_NAMES.get(asked, asked), version))
     flags = read_flags(deployment)
+    if request.encoder_tokens is not None:
+        model = with_encoder_tokens(model, request.encoder_tokens)
     pools = make_pools(model, deployment, flags)
     lengths = [length + request.decode_steps for length in request.lengths]
     slots = tuple(
@@ -37,7 +40,7 @@ def _typed(dtype: str, version: str | None) -> dict[str, str]:
 
 def _allocated(model: Model, pools: Pools, length: int) -> int:
     """Whole pages, and the pages that the window touches."""
-    pages = -(-length // pools.page) * pools.page
+    pages = -(-(length + pools.encoder) // pools.page) * pools.page
     if pools.compressed is not None:
         return sum(compressed_slot_bytes(model, slot, pages, pools.page) for slot in model.slots)
     near = min(pages, (pools.window or 0) + pools.page)

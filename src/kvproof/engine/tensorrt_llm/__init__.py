@@ -22,7 +22,7 @@ from kvproof.engine.stages import own_stages, scarcest, stage_layers
 from kvproof.engine.tensorrt_llm.flags import Flags, canonical_flag, flag_names, is_read, read_flags
 from kvproof.engine.tensorrt_llm.pools import Pool, kv_type, pools, slot_bytes, state_bytes
 from kvproof.errors import KvproofError, UsageError
-from kvproof.kinds import LatentSlot
+from kvproof.kinds import CrossSlot, LatentSlot
 from kvproof.model.types import Model
 from kvproof.terms import Term
 from kvproof.units import GIB
@@ -130,7 +130,7 @@ def _holder(windows: tuple[Pool, ...], counts: list[int], size: int) -> Callable
     def held(context: int) -> int:
         most = 0
         for pool, count in zip(windows, counts, strict=True):
-            own = -(-min(context, pool.window) // size)
+            own = -(-pool.held(context) // size)
             most = max(most, -(-own * counts[0] // count) if count else own)
         return most
 
@@ -141,14 +141,20 @@ def _groups(model: Model, windows: tuple[Pool, ...], size: int, length: int) -> 
     latent = any(isinstance(slot, LatentSlot) for slot in model.slots)
     return tuple(
         Group(
-            kind="latent" if latent else "full" if pool.window >= length else "sliding",
+            kind=_kind(pool, latent, length),
             layers=pool.layers,
             block_size=size,
             page_bytes=pool.cell * size // pool.layers,
-            blocks_per_sequence=-(-min(length, pool.window) // size),
+            blocks_per_sequence=-(-pool.held(length) // size),
         )
         for pool in windows
     )
+
+
+def _kind(pool: Pool, latent: bool, length: int) -> str:
+    if pool.fixed is not None:
+        return "cross"
+    return "latent" if latent else "full" if pool.window >= length else "sliding"
 
 
 def _buffers(model: Model, flags: Flags) -> tuple[int, int]:
@@ -161,6 +167,16 @@ def _buffers(model: Model, flags: Flags) -> tuple[int, int]:
     logits = flags.max_batch_size * model.vocab_size * 4
     activation = flags.max_num_tokens * model.hidden_size * 2 * 8 // flags.tp
     return activation, int(logits * flags.logit_copies)
+
+
+def _one_log(flags: Flags) -> bool:
+    """Whether the copies of the logits rest on the one log of 0.19 (log343)."""
+    return flags.compiled and not flags.before(0, 17)
+
+
+def _buffer_words(flags: Flags) -> str:
+    one = f", {flags.logit_copies:g} copies: rests on one log (log343)" if _one_log(flags) else ""
+    return f"logits of {flags.max_batch_size:,} sequences{one}"
 
 
 def _weights(model: Model, flags: Flags) -> int:
@@ -228,7 +244,7 @@ def budget(model: Model, deployment: Deployment) -> Budget:
         *([_term("other processes", used, "in use before the start")] if used else []),
         _term("weights", weights, f"tensor shapes over {flags.tp} ranks"),
         _term("activations", activation, f"a batch of {flags.max_num_tokens:,} tokens"),
-        _term("buffers of the batch", sampling, f"logits of {flags.max_batch_size:,} sequences"),
+        _term("buffers of the batch", sampling, _buffer_words(flags)),
     ]
     if states:
         terms.append(_term("states", states, f"{flags.max_batch_size:,} sequences"))
@@ -239,7 +255,9 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     rest = total - sum(int(term.value) for term in terms)
     if rest:
         terms.append(_term("not accounted for", rest, "the free memory given, or a missing part"))
-    spread = 0 if known is not None else int((activation + sampling + 0.02 * weights) * 0.5 + GIB)
+    doubt = 1.0 if _one_log(flags) else 0.5
+    spread = int(0.5 * (activation + 0.02 * weights) + doubt * sampling + GIB)
+    spread = 0 if known is not None else spread
     low = _pool(model, flags, max(0, free - spread))
     return Budget(
         kv_bytes=kv, interval=(low, _pool(model, flags, free + spread)), terms=tuple(terms)
@@ -273,6 +291,10 @@ def cache(model: Model, request: CacheRequest, version: str | None = None) -> Ca
     lengths = [length + request.decode_steps for length in request.lengths]
     rows = [slot_bytes(slot, flags, dtype) for slot in model.slots]
     fixed = [state_bytes(model, slot, flags) for slot in model.slots]
+    for i, slot in enumerate(model.slots):
+        if isinstance(slot, CrossSlot):  # what the encoder left, whatever the length
+            held = request.encoder_tokens if request.encoder_tokens is not None else 0
+            fixed[i], rows[i] = (held or slot.default_tokens or 0) * rows[i], 0
     slots = tuple(sum(n * row + own for n in lengths) for row, own in zip(rows, fixed, strict=True))
     layers = [0] * model.layers
     for slot, value in zip(model.slots, slots, strict=True):

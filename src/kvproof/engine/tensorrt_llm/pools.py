@@ -17,6 +17,7 @@ from kvproof.errors import UsageError
 from kvproof.kinds import (
     CompressedSlot,
     ConvSlot,
+    CrossSlot,
     FullSlot,
     IndexerSlot,
     LatentSlot,
@@ -28,6 +29,7 @@ from kvproof.model.types import Model
 
 _KV_NAMES = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4", "int8": "int8", "float16": "f16",
              "bfloat16": "bf16", "half": "f16", "float32": "f32"}  # fmt: skip
+_CROSS_SHARE, _PARTS = 0.5, 10_000
 _STATE_WIDTHS = {"float32": 4, "f32": 4, "float16": 2, "f16": 2, "bfloat16": 2, "bf16": 2}
 
 
@@ -40,6 +42,12 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one token over the layers."""
     weight: int
     """Its part of the memory, against the other pools' weights."""
+    fixed: int | None = None
+    """Tokens of an encoder that every sequence holds here, whatever its length."""
+
+    def held(self, context: int) -> int:
+        """Tokens of a sequence of `context` tokens in the pool."""
+        return min(context, self.window) if self.fixed is None else self.fixed
 
 
 def kv_type(model: Model, flags: Flags) -> ElementType:
@@ -53,7 +61,7 @@ def kv_type(model: Model, flags: Flags) -> ElementType:
 
 def slot_bytes(slot: Slot, flags: Flags, dtype: ElementType) -> int:
     """Bytes that a token adds in one slot on one GPU."""
-    if isinstance(slot, FullSlot):
+    if isinstance(slot, FullSlot | CrossSlot):
         heads = -(-slot.kv_heads // flags.attention_tp)
         return dtype.bytes(heads * slot.k_dim) + dtype.bytes(heads * slot.v_dim)
     if isinstance(slot, LatentSlot):
@@ -88,7 +96,12 @@ def pools(model: Model, flags: Flags, length: int) -> tuple[Pool, ...]:
         )
     dtype, part = kv_type(model, flags), flags.layers
     rows: dict[int, int] = {}
+    crossing = [
+        s for s in model.slots if isinstance(s, CrossSlot) and (not part or s.layer in part)
+    ]
     for slot in model.slots:
+        if isinstance(slot, CrossSlot):
+            continue
         held = part is None or slot.layer in part
         size = slot_bytes(slot, flags, dtype) if held else 0
         if size:
@@ -98,10 +111,34 @@ def pools(model: Model, flags: Flags, length: int) -> tuple[Pool, ...]:
     for window, size in zip(windows, rows.values(), strict=True):
         cells.setdefault(window, []).append(size)
     same_blocks = flags.compiled or flags.before(1, 1)
-    return tuple(
+    own = tuple(
         Pool(window=w, layers=len(c), cell=sum(c), weight=sum(c) if same_blocks else 1)
         for w, c in sorted(cells.items(), reverse=True)
     )
+    return _beside_encoder(flags, own, crossing, dtype) if crossing else own
+
+
+def _beside_encoder(
+    flags: Flags, own: tuple[Pool, ...], crossing: list[CrossSlot], dtype: ElementType
+) -> tuple[Pool, ...]:
+    """The pools and one of the encoder's keys and values, cross_kv_cache_fraction of the memory.
+
+    Source: llmapi/llm_args.py (KvCacheConfig); 0.5 is what run.py takes where none is given.
+    """
+    share = float(flags.get("cross_kv_cache_fraction") or _CROSS_SHARE)
+    if not 0 < share < 1:
+        raise UsageError(f"cross_kv_cache_fraction is {share:g}", hint="give a share below 1")
+    whole = sum(pool.weight for pool in own)
+    tokens = max(s.default_tokens or 0 for s in crossing) or int(flags.get("max_input_len") or 0)
+    encoder = Pool(
+        window=tokens,
+        layers=len(crossing),
+        cell=sum(slot_bytes(slot, flags, dtype) for slot in crossing),
+        weight=round(whole * _PARTS * share),
+        fixed=tokens,
+    )
+    rest = round(_PARTS * (1 - share))
+    return (*(msgspec.structs.replace(p, weight=p.weight * rest) for p in own), encoder)
 
 
 def _windows(flags: Flags, layers: int, length: int) -> list[int]:

@@ -48,6 +48,8 @@ class Quantities(msgspec.Struct, frozen=True, kw_only=True):
     image_bytes: int
     held_bytes: int
     """An image's inputs and embeddings, held while the decoder runs."""
+    mixed_streams: bool
+    """Residual streams that a matrix mixes, whose copies were seen in one start alone."""
     expert_bytes: int
     workspace: int
     encoders: bool
@@ -69,6 +71,7 @@ def quantities(model: Model, settings: Settings) -> Quantities:
     return Quantities(
         logits=rows * model.vocab_size,
         layer_bytes=layer_bytes(model, settings),
+        mixed_streams=int(model.text_config.get("hc_mult") or 1) > 1,
         image_bytes=image_bytes(model, settings),
         held_bytes=held_bytes(model, settings),
         expert_bytes=experts,
@@ -125,11 +128,12 @@ def _activation(settings: Settings, sizes: Quantities) -> Part:
     if sampler >= sizes.layer_bytes:
         formula = f"dummy sampler: {sizes.logits:,} logits x {each:g} B{held}"
         return _activations(decoder, formula, 0.06)
+    rests = "; residual streams' copies rest on one log (log228)" if sizes.mixed_streams else ""
     formula = (
         f"a batch of {settings.max_num_batched_tokens:,} tokens through the layer that holds most: "
-        f"{sizes.layer_bytes:,} B{held}"
+        f"{sizes.layer_bytes:,} B{held}{rests}"
     )
-    return _activations(decoder, formula, 0.15)
+    return _activations(decoder, formula, 0.3 if sizes.mixed_streams else 0.15)
 
 
 def _activations(value: int, formula: str, doubt: float) -> Part:
@@ -163,18 +167,24 @@ def fused_reduce(settings: Settings, memory: float) -> bool:
     return alone and memory >= _LARGE_GPU and settings.capability[0] in (9, 10)
 
 
+def _few_logs(settings: Settings) -> bool:
+    """Whether the era's constant rests on the one start that prints its memory outside torch."""
+    return communication_era(settings) == "since_0.26"
+
+
 def _communication(settings: Settings, memory: int) -> Part:
     """NCCL's growth and all-reduce workspaces; the fused ones of 0.18 on only on large GPUs."""
     steps = math.log2(settings.ranks)
     table = constants()["communication_gib"][communication_era(settings)]
+    few = "; one log of this era prints it: log240" if _few_logs(settings) else ""
     each = float(table["log2_ranks"])
     base = float(table["base"]) if fused_reduce(settings, memory) else 0.0
     value = base + each * steps
     formula = (
         f"NCCL's growth and all-reduce workspaces: {base:g} + {each:g} x log2({settings.ranks}) "
-        f"GiB = {value:.2f} GiB (fitted)"
+        f"GiB = {value:.2f} GiB (fitted{few})"
     )
-    return _part("communication", value, formula, 0.25 * value + 0.1)
+    return _part("communication", value, formula, (0.5 if few else 0.25) * value + 0.1)
 
 
 def _experts(sizes: Quantities) -> Part:
