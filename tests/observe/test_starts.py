@@ -72,3 +72,24 @@ def test_a_flag_left_aside_says_why() -> None:
         line.startswith("left aside, kv_cache_dtype: vLLM 0.11.0 has no kv_cache_dtype nvfp4")
         for line in report.warnings
     )
+
+
+def test_engines_of_one_server_are_one_start() -> None:
+    """Each data-parallel engine says its version and configuration when it begins."""
+    lines = vllm_log().splitlines()
+    engine = "Initializing a V1 LLM engine (v0.11.0) with config: model='Qwen/Qwen3-14B'"
+    text = [*lines[:3]]
+    for rank in (0, 1):
+        text += [f"(EngineCore_DP{rank} pid={rank}) {line}" for line in (engine, *lines[3:])]
+    log = kvproof.read_log("\n".join(text))
+    assert log.notes == ()
+    assert log.flags["max_model_len"] == 32768
+    assert len(log.all("kv_cache_tokens")) == 2
+
+
+def test_torchs_own_lines_name_no_other_engine() -> None:
+    torch = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 39.39 GiB of which 1.00 GiB is free.\n"
+    )
+    assert kvproof.read_log(vllm_log() + torch).notes == ()

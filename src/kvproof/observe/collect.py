@@ -11,7 +11,7 @@ from kvproof.observe.figures import Figure, Log, Unit
 from kvproof.observe.flags import read_flags, spoken_flags
 from kvproof.observe.formats import ROUNDED
 from kvproof.observe.rows import Compiled, number, size
-from kvproof.observe.start import Start, chosen
+from kvproof.observe.start import ARGUMENTS, Start, chosen
 from kvproof.observe.watch import Arguments, Program, Spoken, Thing, things_in
 
 _WINDOW = 2048
@@ -81,15 +81,20 @@ class Collector:
                 held |= self._problem(text, index)
         return held
 
-    def _begin(self, engine: str, line: int) -> None:
-        """A line that starts print first: what was kept so far was another's, if that had ended."""
-        if self._now.over:
+    def _begin(self, engine: str, kind: str, line: int) -> None:
+        """A line that starts print first: what was kept so far was another's, if that had ended.
+
+        A server's own arguments always begin one. Of other lines only the kind that began the start
+        does: engines of one server print theirs one after the other.
+        """
+        if self._now.over and (kind == ARGUMENTS or self._now.kind in ("", kind)):
             if len(self._starts) >= _MOST_STARTS:
                 self._starts.pop(0)
             self._now = Start(line)
             self._starts.append(self._now)
-        elif engine in self._begun:
+        elif self._now.kind:
             return
+        self._now.kind = kind
         self._begun[engine] = self._begun.get(engine, 0) + 1
 
     def _vote(self, program: str, weight: int) -> None:
@@ -104,7 +109,7 @@ class Collector:
         self._vote(row.engine, len(row.slots) if row.row.source == "quoted" else 5)
         if row.row.source != "quoted":
             if any(name == "version" for name, _ in row.slots):
-                self._begin(row.engine, index)
+                self._begin(row.engine, row.row.literal, index)
             words = wording(row.row.versions, match[0][:60])
             self._now.rows.setdefault((row.engine, row.row.source, row.row.versions), words)
         pairs = list(zip(row.slots, match.groups(), strict=True))
@@ -145,7 +150,7 @@ class Collector:
             return False
         self._vote(place.engine, 20)
         if place.engine in _BEGINS:
-            self._begin(place.engine, index)
+            self._begin(place.engine, place.engine if place.keys else ARGUMENTS, index)
         read = read_flags(match[1])
         for key in _MODEL_KEYS:
             if isinstance(read.get(key), str):
@@ -223,7 +228,12 @@ class Collector:
         if count > 1:
             where = max(start.line, 1)
             out.append(f"the log holds {count:,} starts: the one from line {where:,} on is read")
-        also = {own for row in self._starts for own, *_ in row.rows if own != engine}
+        also = {
+            own
+            for row in self._starts
+            for own, source, _ in row.rows
+            if own != engine and source != "torch"  # which runs under several engines
+        }
         if also:
             names = ", ".join(_NAMES[own] for own in _NAMES if own in also)
             out.append(f"lines of {names} are in the log too: those of {_NAMES[engine]} are read")

@@ -11,8 +11,13 @@ SIZED = ("kv_cache_tokens", "num_blocks", "compute_buffer")
 """Figures that are printed once the cache has its size."""
 
 
+ARGUMENTS = "arguments"
+"""The kind of line that a server prints once, whatever else it starts."""
+
+
 class Start:
-    """Filled by the collector, line by line; `line` is where it begins."""
+    """Filled by the collector, line by line; `line` is where it begins, `kind` the line it began
+    with, `over` whether the cache was sized or something failed."""
 
     def __init__(self, line: int = 0) -> None:
         self.line = line
@@ -22,6 +27,7 @@ class Start:
         self.problems: dict[str, int] = {}
         self.rows: dict[tuple[str, str, str], Wording] = {}
         self.over = False
+        self.kind = ""
 
     def flags_of(self, engine: str) -> dict[str, Any]:
         """The flags of `engine`, to be read and added to."""
