@@ -41,12 +41,14 @@ class Blocks:
             chosen = graph.new(rows, (self.token_numbers(),))
             mixed = graph.new(rows, (graph.input(tokens, element=_I32),))
         graph.expand(chosen)
+        if self.shape.inputs == "mixed":
+            graph.expand(mixed)
         if self.shape.inputs != "tokens" and not self.shape.on_gpu:
             graph.expand(graph.input(*rows))
         if self.shape.inputs == "mixed":
-            copied = graph.new(rows, (graph.input(*rows),))
-            graph.expand(mixed)
             slots = graph.input(tokens, element=_I64)
+            graph.expand(slots)
+            copied = graph.new(rows, (graph.input(*rows),))
             graph.expand(graph.view(copied, *rows, more=(mixed, slots)))
         return chosen
 
