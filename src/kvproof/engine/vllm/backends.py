@@ -345,6 +345,19 @@ def check_triton(backend: Backend, attention: Attention) -> None:
         )
 
 
+def check_shared_out(backend: Backend, attention: Attention) -> None:
+    """Raise UsageError where FlashMLA's sparse kernels would share a cache of 16 bits out.
+
+    Source: vLLM 0.32, v1/attention/backends/mla/flashmla_sparse.py.
+    """
+    shared = backend.name == "FLASHMLA_SPARSE" and attention.context_ranks > 1
+    if shared and not attention.quantized:
+        raise UsageError(
+            "vLLM shares a sparse model's cache out over ranks with FlashMLA in fp8 only",
+            hint="set kv_cache_dtype=fp8 or decode_context_parallel_size=1",
+        )
+
+
 def common_block(backends: list[Backend], default: int = DEFAULT_BLOCK) -> int:
     """The block size when none is given: the default if all take it, else the smallest shared."""
     if all(b.takes(default) for b in backends):

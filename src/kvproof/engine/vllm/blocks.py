@@ -18,6 +18,7 @@ from kvproof.engine.vllm.backends import (
     Attention,
     Backend,
     block_by_name,
+    check_shared_out,
     check_triton,
     choose,
     common_block,
@@ -67,6 +68,7 @@ def _backend(model: Model, settings: Settings, attention: Attention) -> Backend:
     backend = choose(attention) if _chooses(settings) else choose(_any_block(attention))
     if settings.rules.null_reserved:
         check_triton(backend, attention)
+        check_shared_out(backend, attention)
     return backend
 
 

@@ -16,7 +16,15 @@ from kvproof.engine.base import Deployment
 from kvproof.engine.vllm.draft import Draft
 from kvproof.engine.vllm.versions import Rules, parse_version
 from kvproof.errors import UsageError
-from kvproof.kinds import ConvSlot, FullSlot, IndexerSlot, LatentSlot, RecurrentSlot, SlidingSlot
+from kvproof.kinds import (
+    CompressedSlot,
+    ConvSlot,
+    FullSlot,
+    IndexerSlot,
+    LatentSlot,
+    RecurrentSlot,
+    SlidingSlot,
+)
 from kvproof.model.types import Model
 
 EXPANDED = ("minicpm3",)
@@ -247,7 +255,7 @@ def _check_context(model: Model, ranks: int, context: int) -> None:
     """Decode context parallelism shares out the ranks that would hold copies of a KV head."""
     if context == 1:
         return
-    if any(isinstance(slot, SlidingSlot) for slot in model.slots):
+    if any(isinstance(slot, SlidingSlot | CompressedSlot) for slot in model.slots):
         raise UsageError(
             "vLLM has no decode context parallelism for sliding-window layers",
             hint="set decode_context_parallel_size=1",
