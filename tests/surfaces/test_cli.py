@@ -144,6 +144,11 @@ def test_a_gpu_that_the_default_engine_does_not_run_on() -> None:
     assert "llama-server -hf" in done.stdout
     assert "n_ctx_seq" in done.stdout
     assert "max_model_len" not in done.stdout + done.stderr
+    document = json.loads(
+        kvproof(LLAMA, "--gpu", "M3-Max-64GB", "--contexts", "4k", "--json").stdout
+    )
+    assert any("runs llamacpp, not vllm" in line for line in document["warnings"])
+    assert document["result"]["engine"] == "llamacpp"
     both = kvproof("compare", LLAMA, "--gpu", "M3-Max-64GB,H100-80GB")
     assert both.returncode == 0
     told = kvproof(LLAMA, "--gpu", "TPU-v5p-95GB", "--contexts", "4k")

@@ -102,7 +102,7 @@ def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | Non
         ctx.meta["deployment"] = (deployment, None)
         return None, deployment
     ctx.meta["deployment"] = (read.deployment, "config" if values.get("manifest") else "flag")
-    ctx.meta["notes"] = read.notes
+    ctx.meta["notes"] = (*notes_of(ctx), *read.notes)
     warn(read.notes)
     return read.model, read.deployment
 
@@ -157,7 +157,9 @@ def engine_of(ctx: click.Context, gpu: str | None) -> str:
     _, first = parse_ranks(gpu)[0]
     local = local_engine(engine, first)
     if local != engine:
-        warn((f"{first.name} runs {local}, not {engine}: it is planned with that",))
+        note = f"{first.name} runs {local}, not {engine}: it is planned with that"
+        ctx.meta["notes"] = (*notes_of(ctx), note)
+        warn((note,))
     return local
 
 
