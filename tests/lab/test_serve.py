@@ -215,3 +215,23 @@ def test_a_body_that_is_not_read_is_no_second_request(server, head, capfd):
 def test_a_taken_port_is_one_clear_error(server):
     with pytest.raises(UsageError, match="can't be had"):
         make_server(port=int(server.rpartition(":")[2]))
+
+
+def test_closing_ends_open_answers_and_idle_connections(small):
+    """Nobody is left waiting, and no thread is left running."""
+    engine = Engine(Batcher(small, pool_for(small, 2000, sequences=2)), Letters(), "small")
+    server = Server(engine, 0)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    body = json.dumps({"prompt": "hello", "max_tokens": 1900, "stream": True}).encode()
+    idle = socket.create_connection(("127.0.0.1", server.server_port), 60)
+    answer = urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body))
+    with idle, answer:
+        assert answer.readline().startswith(b"data: ")
+        server.shutdown()
+        server.server_close()
+        serving.join()
+        assert answer.read().endswith(b"data: [DONE]\n\n")
+        assert idle.recv(1) == b""
+    assert not [t for t in threading.enumerate() if "process_request" in t.name]

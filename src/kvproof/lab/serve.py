@@ -13,6 +13,7 @@ One thread owns the batcher and the pool; handlers hand requests over and wait. 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import re
@@ -116,12 +117,16 @@ class Engine:
 
 
 class Server(ThreadingHTTPServer):
-    """The HTTP server; `server_close` stops the engine too."""
+    """The HTTP server; `server_close` stops the engine too, and waits for every answer's end.
 
-    daemon_threads = True
+    A thread that outlives the interpreter inside torch or the tokenizer would abort the process.
+    """
+
+    daemon_threads = False
 
     def __init__(self, engine: Engine, port: int) -> None:
         self.engine = engine
+        self._lines: set[socket.socket] = set()
         super().__init__(("127.0.0.1", port), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -129,15 +134,29 @@ class Server(ThreadingHTTPServer):
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Remember the connection until it is shut."""
+        self._lines.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget it."""
+        self._lines.discard(request)
+        super().shutdown_request(request)
+
     def server_close(self) -> None:
-        """Stop listening and stop the engine."""
-        super().server_close()
+        """End running answers, read nothing more, and wait for the handlers' last words."""
         self.engine.close()
+        for line in list(self._lines):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RD)
+        super().server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"
+    timeout = 30  # seconds that a connection may be silent, or a client not read
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: standard error stays for faults."""
