@@ -6,6 +6,7 @@ Source: llama.cpp's src/models/*.cpp, b11549; what differs between them is in da
 from __future__ import annotations
 
 from kvproof.engine.llamacpp.graph.blocks import Blocks
+from kvproof.engine.llamacpp.graph.blockwise import blockwise_attended
 from kvproof.engine.llamacpp.graph.latent import latent_attended
 from kvproof.engine.llamacpp.graph.mixers import mixed
 from kvproof.engine.llamacpp.graph.shape import Layer, Mixer, Shape
@@ -203,8 +204,18 @@ def attention(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> T
         query = blocks.graph.like(query, blocks.input("temperature", shape.tokens))
     if recipe.values_norm:
         value = blocks.norm(value)
+    if layer.blockwise is not None:
+        return blockwise_attended(blocks, layer, layer.blockwise, normed, (query, key, value))
     stored = (key, value) if layer.stores else (None, None)
     attended = blocks.attention(layer, query, *stored, project=not recipe.gate)
+    return _gated(blocks, layer, normed, attended, gate)
+
+
+def _gated(
+    blocks: Blocks, layer: Layer, normed: Tensor, attended: Tensor, gate: Tensor | None
+) -> Tensor:
+    """What the architecture's gate leaves of the attention, through its last weight."""
+    shape, recipe = blocks.shape, blocks.shape.recipe
     if gate is not None:
         flat = blocks.contiguous(gate, layer.heads * layer.k_dim, shape.tokens)
         attended = blocks.matmul(blocks.graph.like(attended, flat), shape.hidden)

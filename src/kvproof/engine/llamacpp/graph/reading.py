@@ -9,7 +9,15 @@ import msgspec
 from kvproof.engine.llamacpp.context import Context, expands_latents, pad
 from kvproof.engine.llamacpp.facts import fact, facts_by_layer
 from kvproof.engine.llamacpp.graph.recipes import Recipe, Routing, recipe_of
-from kvproof.engine.llamacpp.graph.shape import Compressed, Experts, Latent, Layer, Mixer, Shape
+from kvproof.engine.llamacpp.graph.shape import (
+    Blockwise,
+    Compressed,
+    Experts,
+    Latent,
+    Layer,
+    Mixer,
+    Shape,
+)
 from kvproof.engine.llamacpp.layout import applies_windows, compressed_cells, sliding_cells
 from kvproof.kinds import (
     ChunkedSlot,
@@ -157,8 +165,8 @@ def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]
         isinstance(slot, SlidingSlot | ChunkedSlot) for slot in model.slots
     )
     heads = facts_by_layer(model, "attention.head_count", "num_attention_heads")
-    wide = facts_by_layer(model, "feed_forward_length", "intermediate_size", "ffn_hidden_size",
-                          "n_inner")  # fmt: skip
+    wide = facts_by_layer(model, "feed_forward_length", "dense_intermediate_size",
+                          "intermediate_size", "ffn_hidden_size", "n_inner")  # fmt: skip
     leads = recipe.routing is not None and recipe.routing.leading
     dense = fact(model, "leading_dense_block_count", "first_k_dense_replace") if leads else 0
     clamps = _clamps(model, recipe)
@@ -170,6 +178,8 @@ def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]
         if isinstance(slot, FullSlot | SharedSlot | LatentSlot)
     }  # fmt: skip
     indexers = {slot.layer: slot for slot in model.slots if isinstance(slot, IndexerSlot)}
+    if recipe.blockwise and indexers:
+        dense = dense or min(indexers)
     for index in range(model.layers):
         slot = own.get(index)
         if isinstance(slot, SharedSlot) and slot.source_layer is not None:
@@ -184,13 +194,18 @@ def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]
             if mixer is None and not recipe.single:
                 return ()
             slot = FullSlot(layer=index, kv_heads=0, k_dim=0, v_dim=0)
+        blockwise = None
+        if recipe.blockwise and index >= dense and _chooses_blocks(context):
+            if context.ubatch <= context.streams:
+                return ()  # one token of a stream: cells are gathered, not masked
+            blockwise = _blockwise(model, indexers.get(index))
         slides = windowed and isinstance(slot, SlidingSlot | ChunkedSlot)
         made.append(Layer(
             index=index,
             heads=heads[index] if index < len(heads) else model.attention_heads,
             kv_heads=slot.kv_heads, k_dim=slot.k_dim, v_dim=slot.v_dim,
             sliding=slides,
-            latent=latent, mixer=mixer, attends=attends,
+            latent=latent, mixer=mixer, attends=attends, blockwise=blockwise,
             stores=not isinstance(own.get(index), SharedSlot),
             wide=_wide(model, recipe, wide[index] if index < len(wide) else 0,
                        shares=isinstance(own.get(index), SharedSlot)),
@@ -200,6 +215,22 @@ def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]
             rotates=_rotates(recipe, index, slides or index < dense, windowed, model.layers),
         ))  # fmt: skip
     return tuple(made)
+
+
+def _chooses_blocks(context: Context) -> bool:
+    """Blocks are chosen only with flash attention and where a stream is one sequence's."""
+    return context.flash and (context.sequences == 1 or not context.unified)
+
+
+def _blockwise(model: Model, indexer: IndexerSlot | None) -> Blockwise | None:
+    if indexer is None:
+        return None
+    return Blockwise(
+        dim=indexer.dim,
+        heads=fact(model, "attention.indexer.head_count", "index_n_heads"),
+        top=fact(model, "attention.indexer.top_k", "index_topk_blocks"),
+        block=fact(model, "attention.indexer.block_size", "index_block_size"),
+    )
 
 
 def _compressed_layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]:

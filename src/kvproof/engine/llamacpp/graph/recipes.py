@@ -91,6 +91,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     layer_inputs: bool = False
     altup: bool = False
     compressed: bool = False
+    blockwise: bool = False
     routing: Routing | None = None
 
 

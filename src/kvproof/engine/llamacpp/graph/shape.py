@@ -62,6 +62,15 @@ class Compressed(msgspec.Struct, frozen=True, kw_only=True):
     index_top: int
 
 
+class Blockwise(msgspec.Struct, frozen=True, kw_only=True):
+    """An indexer that chooses blocks of cells: its widths, and how many blocks of what size."""
+
+    dim: int
+    heads: int
+    top: int
+    block: int
+
+
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer: its heads and widths, which cache it reads, its feed-forward.
 
@@ -82,6 +91,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     latent: Latent | None = None
     mixer: Mixer | None = None
     compressed: Compressed | None = None
+    blockwise: Blockwise | None = None
     hashed: bool = False
     attends: bool = True
 
