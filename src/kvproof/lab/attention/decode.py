@@ -23,25 +23,52 @@ Arrays are flat; `shape` holds the sizes.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.scores import score_kernel, soften
+from kvproof.lab.attention.scores import exp_of, score_chunk_kernel, soften
 from kvproof.lab.attention.shapes import Plan, entry, kernel, pack_of, pair_of
-from kvproof.lab.attention.stored import INT4, INTEGERS
-from kvproof.lab.attention.values import rescale, weigh_kernel
+from kvproof.lab.attention.stored import F32, INT4, INTEGERS
+from kvproof.lab.attention.values import rescale, weigh_chunk_kernel
 from kvproof.lab.attention.vectors import prefetch
-from kvproof.lab.attention.whole import fold_kernel, gather_scales, round_queries
+from kvproof.lab.attention.whole import round_queries
+
+
+class Planes(NamedTuple):
+    """Flat arrays of a slot: what is stored, and what it is scaled by."""
+
+    keys: Any
+    k_scales: Any
+    values: Any
+    v_scales: Any
+
+
+class Room(NamedTuple):
+    """Arrays that an item works in; `numbers` are its queries as they are multiplied."""
+
+    numbers: Any
+    q_scales: Any
+    q_sums: Any
+    scores: Any
+    peaks: Any
+    weights: Any
+    factors: Any
+    lows: Any
+    near_scales: Any
 
 
 @kernel
-def locate(table, first, count, head, shape, places, at):
-    """at[j] = where piece first + j has its keys, their scales, its values, their scales."""
+def locate(table, first, end, head, shape, places, at):
+    """at[j] = where piece first + j has its keys, their scales, its values, their scales.
+
+    Beyond piece `end` it is the last piece once more.
+    """
     per, (k_rows, k_pair, v_line) = shape.block_size // shape.piece, places
-    for j in range(count):
-        block, part = divmod(first + j, per)
+    for j in range(len(at)):
+        block, part = min(first + j, end - 1), 0
+        if per > 1:
+            block, part = divmod(block, per)
         cell, offset = head * shape.blocks + table[block], part * shape.piece
         at[j, 0] = cell * k_rows * shape.block_size + offset * k_pair
         at[j, 1] = cell * shape.k_groups * shape.block_size + offset
@@ -80,6 +107,53 @@ def gather_runs(data, at, which, count, groups, size, stride, out):
                 out[target + t] = data[source + t]
 
 
+@lru_cache(maxsize=64)
+def gather_kernel(plan: Plan) -> Any:
+    """gather(planes, at, count, shapes, places, out): `count` small blocks as one large one."""
+    k_whole, v_whole = plan.k_kind in INTEGERS, plan.v_kind in INTEGERS
+
+    @kernel
+    def gather(planes, at, count, shapes, places, out):
+        (shape, near), (k_rows, k_pair, v_line) = shapes, places
+        size, chunk = shape.block_size, shape.chunk
+        gather_keys(planes.keys, at, count, shape, near, k_rows, k_pair, out.keys)
+        gather_runs(planes.values, at, 2, count, 1, size * v_line, 0, out.values)
+        if k_whole:
+            gather_runs(planes.k_scales, at, 1, count, shape.k_groups, size, chunk, out.k_scales)
+        if v_whole:
+            gather_runs(planes.v_scales, at, 3, count, shape.v_groups, size, chunk, out.v_scales)
+
+    return gather
+
+
+@lru_cache(maxsize=64)
+def room_kernel(plan: Plan) -> Any:
+    """room(q, scale, v_scales, shape): an item's arrays, its queries in place."""
+    k_whole, v_whole = plan.k_kind in INTEGERS, plan.v_kind in INTEGERS
+    nibbles = plan.k_kind == INT4
+
+    @kernel
+    def room(q, scale, v_scales, shape):
+        queries, chunk = shape.queries, shape.chunk
+        q_scales = np.empty(queries * shape.k_groups, np.float32)
+        q_sums = np.empty(queries * shape.k_groups, np.float32)
+        if k_whole:
+            numbers = np.empty(queries * shape.k_dim, np.int16)
+            round_queries(q, scale, shape, nibbles, numbers, q_scales, q_sums)
+        else:
+            numbers = q * scale
+        return Room(
+            numbers, q_scales, q_sums,
+            np.empty(queries * chunk, np.float32), np.empty(queries, np.float32),
+            np.empty(queries * shape.v_groups * chunk if v_whole else 1, np.int16),
+            np.empty(queries * shape.v_groups, np.float32),
+            np.empty(queries * shape.v_groups, np.float32),
+            np.empty(shape.v_groups * chunk, v_scales.dtype),
+        )  # fmt: skip
+
+    return room
+
+
 @kernel
 def soften_chunk(scores, visible, beyond, width, shape, out, tops, sums, peaks):
     """Weights in place of a chunk's scores; outputs and sums shrink where a maximum rises."""
@@ -87,7 +161,7 @@ def soften_chunk(scores, visible, beyond, width, shape, out, tops, sums, peaks):
         old = tops[r]
         top, peaks[r], total = soften(scores, r * shape.chunk, visible, beyond, width, old)
         if top > old:
-            factor = np.exp(old - top)
+            factor = exp_of(old - top) if sums[r] > 0 else np.float32(0)
             rescale(out, r * shape.v_dim, shape.v_dim, factor)
             sums[r] *= factor
             tops[r] = top
@@ -95,133 +169,76 @@ def soften_chunk(scores, visible, beyond, width, shape, out, tops, sums, peaks):
 
 
 @lru_cache(maxsize=64)
-def score_chunk_kernel(plan: Plan) -> Any:
-    """score_chunk(q, q_scales, q_sums, keys, scales, here, later, count, shape, out)."""
-    score, rows, across = score_kernel(plan), plan.rows, plan.columns * WIDTH
-    pair, whole = pair_of(plan.k_kind), plan.k_kind in INTEGERS
+def chunk_kernel(plan: Plan) -> Any:
+    """chunk(planes, at, count, steady, bounds, shape, room, results): one chunk of positions.
 
-    @kernel
-    def score_chunk(q, q_scales, q_sums, keys, scales, here, later, count, shape, out):
-        size = shape.block_size
-        for j in range(count):
-            ahead = later[j, 0] - here[j, 0]
-            for g in range(shape.k_groups if whole else 0):
-                prefetch(scales, later[j, 1] + g * size, 0, 1, 1)
-            for t in range(0, shape.piece, across):
-                for row in range(0, shape.queries, rows):
-                    score(
-                        q, q_scales, q_sums, row, keys, here[j, 0] + t * pair, size,
-                        ahead if row == 0 else 0, scales, here[j, 1] + t, shape, out,
-                        row * shape.chunk + j * shape.piece + t,
-                    )  # fmt: skip
-
-    return score_chunk
-
-
-@lru_cache(maxsize=64)
-def weigh_chunk_kernel(plan: Plan) -> Any:
-    """weigh_chunk(scores, peaks, values, scales, here, later, count, low, high, shape, out, ...).
-
-    The last arguments are room for the weights in 16 bits and what belongs to them.
+    Positions bounds[0]..bounds[1] of the pieces `at` count.
     """
-    weigh, fold, rows = weigh_kernel(plan), fold_kernel(plan.v_kind), plan.value_rows
+    score_chunk, weigh_chunk = score_chunk_kernel(plan), weigh_chunk_kernel(plan)
     whole = plan.v_kind in INTEGERS
 
     @kernel
-    def weigh_chunk(
-        scores, peaks, values, scales, here, later, count, low, high, shape, out,
-        near_scales, weights, factors, lows,
-    ):  # fmt: skip
+    def chunk(planes, at, count, steady, bounds, shape, room, results):
+        (low, high), (out, tops, sums) = bounds, results
+        score_chunk(
+            room.numbers, room.q_scales, room.q_sums, planes.keys, planes.k_scales, at, count,
+            steady, shape, room.scores,
+        )  # fmt: skip
+        width = count * shape.piece
         if whole:
-            gather_scales(scales, here, count, later, shape, near_scales)
-            fold(scores, peaks, near_scales, low, high, shape, weights, factors, lows)
-            for row in range(0, shape.queries, rows):
-                weigh(
-                    weights, row, here, later, count, low // 2 * 2, high, values, shape, factors,
-                    lows, out,
-                )  # fmt: skip
-        else:
-            for row in range(0, shape.queries, rows):
-                weigh(scores, row, here, later, count, low, high, values, shape, factors, lows, out)
+            for j in range(count):
+                for g in range(shape.v_groups):
+                    prefetch(planes.v_scales, at[j, 3] + g * shape.block_size, 0, 1, 1)
+        soften_chunk(room.scores, low, high, width, shape, out, tops, sums, room.peaks)
+        weigh_chunk(
+            room.scores, room.peaks, planes.values, planes.v_scales, at, count, steady, low, high,
+            shape, out, room.near_scales, room.weights, room.factors, room.lows,
+        )  # fmt: skip
 
-    return weigh_chunk
+    return chunk
 
 
 @lru_cache(maxsize=64)
 def item_kernel(plan: Plan) -> Any:
-    """item(...): one sequence's KV head over one range of blocks, for all its queries."""
-    score_chunk, weigh_chunk = score_chunk_kernel(plan), weigh_chunk_kernel(plan)
-    k_whole, v_whole, gathered = plan.k_kind in INTEGERS, plan.v_kind in INTEGERS, plan.gathered
+    """item(q, scale, planes, table, span, shapes, results): all queries of one KV head.
+
+    `span`: the head, its blocks begin..end, visible positions low..high; of one sequence.
+    """
+    room_of, chunk_of, gather = room_kernel(plan), chunk_kernel(plan), gather_kernel(plan)
     k_pack, v_pack, pair = pack_of(plan.k_kind), pack_of(plan.v_kind), pair_of(plan.k_kind)
-    nibbles = plan.k_kind == INT4
+    gathered = plan.gathered
+    streams = plan.k_kind == F32 and plan.v_kind == F32
 
     @kernel
-    def item(
-        q, scale, keys, k_scales, values, v_scales, table, head, begin, end, low, high, shape,
-        near, out, tops, sums,
-    ):  # fmt: skip
-        size, queries, chunk, piece = shape.block_size, shape.queries, shape.chunk, shape.piece
-        k_rows, v_line, per = shape.k_dim // k_pack, shape.v_dim // v_pack, size // piece
-        at = np.zeros((2, shape.pieces, 4), np.int64)
-        scores = np.empty(queries * chunk, np.float32)
-        q_scales = np.empty(queries * shape.k_groups, np.float32)
-        q_sums = np.empty(queries * shape.k_groups, np.float32)
-        factors = np.empty(queries * shape.v_groups, np.float32)
-        lows = np.empty(queries * shape.v_groups, np.float32)
-        peaks = np.empty(queries, np.float32)
-        weights = np.empty(queries * shape.v_groups * chunk if v_whole else 1, np.int16)
-        near_scales = np.empty(shape.v_groups * chunk, v_scales.dtype)
-        if k_whole:
-            numbers = np.empty(queries * shape.k_dim, np.int16)
-            round_queries(q, scale, shape, nibbles, numbers, q_scales, q_sums)
-        else:
-            numbers = q * scale
+    def item(q, scale, planes, table, span, shapes, results):
+        (shape, near), (out, tops, sums) = shapes, results
+        (head, begin, end, low, high), piece = span, shape.piece
+        places = shape.k_dim // k_pack, pair, shape.v_dim // v_pack
+        room = room_of(q, scale, planes.v_scales, near)
         out[:] = 0.0
         tops[:] = -np.inf
         sums[:] = 0.0
-        some_keys, some_k_scales, some_values, some_v_scales = keys, k_scales, values, v_scales
+        at, per = np.zeros((2 * shape.pieces, 4), np.int64), shape.block_size // piece
         if gathered:
-            some_keys = np.zeros(k_rows * chunk, keys.dtype)
-            some_k_scales = np.zeros(shape.k_groups * chunk, k_scales.dtype)
-            some_values = np.zeros(v_line * chunk, values.dtype)
-            some_v_scales = np.zeros(shape.v_groups * chunk, v_scales.dtype)
+            wide = shape.chunk
+            nearby = Planes(
+                np.zeros(places[0] * wide, planes.keys.dtype),
+                np.zeros(shape.k_groups * wide, planes.k_scales.dtype),
+                np.zeros(places[2] * wide, planes.values.dtype),
+                np.zeros(shape.v_groups * wide, planes.v_scales.dtype),
+            )
+            start = np.zeros((2, 4), np.int64)
         first, last = max(begin * per, low // piece), min(end * per, -(-high // piece))
-        places = k_rows, pair, v_line
-        locate(table, first, min(shape.pieces, last - first), head, shape, places, at[0])
-        turn = 0
         for p in range(first, last, shape.pieces):
             count = min(shape.pieces, last - p)
-            here, later = at[turn], at[1 - turn]
-            upcoming = min(shape.pieces, last - p - count)
-            locate(table, p + count, upcoming, head, shape, places, later)
-            for j in range(upcoming, count):
-                later[j, :] = here[j, :]
-            turn = 1 - turn
-            steady = shape.queries == 1 and in_order(table, p, p + count + upcoming, per)
-            ahead = here if steady else later
-            visible, beyond = max(0, low - p * piece), min(high - p * piece, count * piece)
-            width, now, then, runs = count * piece, here, ahead, count
+            locate(table, p, last, head, shape, places, at)
+            bounds = max(0, low - p * piece), min(high - p * piece, count * piece)
             if gathered:
-                gather_keys(keys, here, count, shape, near, k_rows, pair, some_keys)
-                gather_runs(values, here, 2, count, 1, size * v_line, 0, some_values)
-                if k_whole:
-                    gather_runs(
-                        k_scales, here, 1, count, shape.k_groups, size, chunk, some_k_scales
-                    )
-                if v_whole:
-                    gather_runs(
-                        v_scales, here, 3, count, shape.v_groups, size, chunk, some_v_scales
-                    )
-                now = np.zeros((1, 4), np.int64)
-                then, runs = now, 1
-            score_chunk(
-                numbers, q_scales, q_sums, some_keys, some_k_scales, now, then, runs, near, scores
-            )
-            soften_chunk(scores, visible, beyond, width, shape, out, tops, sums, peaks)
-            weigh_chunk(
-                scores, peaks, some_values, some_v_scales, now, then, runs, visible, beyond, near,
-                out, near_scales, weights, factors, lows,
-            )  # fmt: skip
+                gather(planes, at, count, shapes, places, nearby)
+                chunk_of(nearby, start, 1, True, bounds, near, room, results)
+            else:
+                steady = streams and shape.queries == 1 and in_order(table, p, p + count, per)
+                chunk_of(planes, at, count, steady, bounds, shape, room, results)
 
     return item
 
@@ -236,12 +253,11 @@ def kernels(plan: Plan) -> Any:
         q, scale, keys, k_scales, values, v_scales, tables, items, shape, near, out, tops, sums,
         start, step,
     ):  # fmt: skip
+        planes, shapes = Planes(keys, k_scales, values, v_scales), (shape, near)
         for i in range(start, items.shape[0], step):
             s, head, begin, end, low, high = items[i]
-            item(
-                q[s, head], scale, keys, k_scales, values, v_scales, tables[s], head, begin, end,
-                low, high, shape, near, out[i], tops[i], sums[i],
-            )  # fmt: skip
+            span, results = (head, begin, end, low, high), (out[i], tops[i], sums[i])
+            item(q[s, head], scale, planes, tables[s], span, shapes, results)
 
     return run
 

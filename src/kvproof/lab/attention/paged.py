@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,10 +12,10 @@ import torch
 from kvproof.lab.attention import threads
 from kvproof.lab.attention.decode import kernels, merge
 from kvproof.lab.attention.latent import LatentShape, latent_kernels
-from kvproof.lab.attention.shapes import Sizes, plan_for, sums_fit, vectors_of_group
+from kvproof.lab.attention.shapes import Shape, Sizes, plan_for, sums_fit, vectors_of_group
 from kvproof.lab.attention.stored import BF16, INT4, KINDS
 from kvproof.lab.attention.view import GroupView, View
-from kvproof.lab.pool.planes import Plane
+from kvproof.lab.pool.planes import AnyPlane, Plane
 
 _MIN_POSITIONS = 512  # a shorter range is not worth a second item
 _ITEMS_PER_THREAD = 4
@@ -22,10 +23,15 @@ _ITEMS_PER_THREAD = 4
 
 def can_decode(view: View, slot: int) -> bool:
     """Whether a kernel runs this step: one new token each, heads in whole vectors."""
-    group, index = view.pool.home[slot]
-    planes = view.pool.groups[group].planes[index]
     if not view.single:
         return False
+    group, index = view.pool.home[slot]
+    planes = view.pool.groups[group].planes[index]
+    found: bool = view.groups[group].kept(("fit", slot), lambda: _fit(planes))
+    return found
+
+
+def _fit(planes: Seq[AnyPlane]) -> bool:
     found = [p for p in planes if isinstance(p, Plane)]
     fit = len(found) == 1 or all(sums_fit(_group(p), _kind(p), p.block_size) for p in found)
     vectors = all(vectors_of_group(_group(p), _kind(p)) for p in found)
@@ -44,27 +50,49 @@ def _kind(plane: Plane) -> int:
     return KINDS[plane.codec.family]
 
 
+class Prepared(NamedTuple):
+    """What is the same for every query of a step and slot."""
+
+    run: Any
+    arrays: tuple[Any, ...]
+    shapes: tuple[Shape, Shape]
+    items: np.ndarray[Any, Any]
+    kv_heads: int
+    v_dim: int
+    pairs: bool
+
+
+def _prepare(view: View, slot: int, heads: int) -> Prepared:
+    group, (keys, values) = view.planes(slot)
+    plan, shape, near = plan_for(Sizes(
+        keys.data.shape[0], keys.block_size, heads // keys.heads, keys.dim, values.dim,
+        _groups(keys), _groups(values), _kind(keys), _kind(values),
+    ))  # fmt: skip
+    items = group.kept((keys.heads, threads.count()), lambda: cut(group, keys.heads))
+    arrays = (*keys.arrays, *values.arrays, group.tables)
+    pairs = plan.v_kind in (BF16, INT4)
+    return Prepared(kernels(plan), arrays, (shape, near), items, keys.heads, values.dim, pairs)
+
+
 def decode(view: View, slot: int, q: torch.Tensor, scale: float) -> torch.Tensor:
     """Outputs [sequences, heads, v_dim] of one query per sequence, [sequences, heads, k_dim].
 
     The new keys and values are in the pool already. Raises nothing: ask `can_decode` first.
     """
-    group, (keys, values) = view.planes(slot)
-    queries = q.shape[1] // keys.heads
-    plan, shape, near = plan_for(Sizes(
-        keys.data.shape[0], keys.block_size, queries, keys.dim, values.dim,
-        _groups(keys), _groups(values), _kind(keys), _kind(values),
-    ))  # fmt: skip
-    items = group.items((keys.heads, threads.count()), lambda: cut(group, keys.heads))
-    given = q.float().contiguous().view(len(q), keys.heads, -1).numpy()
-    out = np.empty((len(q), q.shape[1], values.dim), np.float32)
-    parts = np.empty((len(items), queries * values.dim), np.float32)
+    count, heads, width = q.shape
+    group = view.groups[view.pool.home[slot][0]]
+    made: Prepared = group.kept(
+        ("decode", slot, heads, threads.count()), lambda: _prepare(view, slot, heads)
+    )
+    items, queries, v_dim = made.items, heads // made.kv_heads, made.v_dim
+    given = q.float().contiguous().numpy().reshape(count, made.kv_heads, queries * width)
+    out = np.empty((count, heads, v_dim), np.float32)
+    parts = np.empty((len(items), queries * v_dim), np.float32)
     tops, sums = np.empty((2, len(items), queries), np.float32)
     threads.share(
-        kernels(plan), given, np.float32(scale), *keys.arrays, *values.arrays, group.tables,
-        items, shape, near, parts, tops, sums,
-    )  # fmt: skip
-    merge(items, parts, tops, sums, queries, values.dim, plan.v_kind in (BF16, INT4), out)
+        made.run, given, np.float32(scale), *made.arrays, items, *made.shapes, parts, tops, sums
+    )
+    merge(items, parts, tops, sums, queries, v_dim, made.pairs, out)
     return torch.from_numpy(out).to(q.dtype)
 
 
@@ -79,7 +107,7 @@ def decode_latent(view: View, slot: int, q: torch.Tensor, scale: float, v_dim: i
     if kind == INT4:
         turned = turned.view(len(q), -1, 8, 2, padded).transpose(2, 3)
     queries = turned.reshape(len(q), -1).contiguous().numpy()
-    items = group.items((0, threads.count()), lambda: cut(group, 1, split_entries=True))
+    items = group.kept((0, threads.count()), lambda: cut(group, 1, split_entries=True))
     parts = np.empty((len(items), padded * v_dim), np.float32)
     tops, sums = np.empty((2, len(items), padded), np.float32)
     threads.share(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.shapes import Plan, kernel, pack_of, pair_of
+from kvproof.lab.attention.shapes import Plan, inner, kernel, pack_of, pair_of
 from kvproof.lab.attention.stored import (
     INT4,
     INTEGERS,
@@ -48,10 +48,13 @@ from kvproof.lab.attention.vectors import (
 
 @lru_cache(maxsize=64)
 def score_kernel(plan: Plan) -> Any:
-    """score(q, q_scales, q_sums, row, keys, k0, block, ahead, scales, s0, shape, out, place).
+    """score(q, q_scales, q_sums, row, keys, at, block, ask, scales, some, shape, out, place).
 
-    Scores of columns * WIDTH positions for the queries row..row + plan.rows, to
-    out[place + r * shape.chunk]. Memory `ahead` of what is read is asked for on the way (0: not).
+    Scores of columns * WIDTH positions, whose keys start at `at`, their scales at `some`, for the
+    queries row..row + plan.rows, to out[place + r * shape.chunk].
+
+    `ask` (ahead, from, to): while the query's numbers from..to are met, memory `ahead` of what is
+    read is asked for.
     """
     kind, rows, columns = plan.k_kind, plan.rows, plan.columns
     tile, wide, step = rows * columns, rows * columns * plan.sums, plan.key_rows
@@ -61,40 +64,71 @@ def score_kernel(plan: Plan) -> Any:
     lines = step // pair  # runs of columns * WIDTH positions that a step reads
     every = min(lines, max(1, LINE // (columns * WIDTH * STORED_BYTES[kind] * pair)))
 
-    @kernel
-    def score(q, q_scales, q_sums, row, keys, k0, block, ahead, scales, s0, shape, out, place):
+    @inner
+    def score(q, q_scales, q_sums, row, keys, at, block, ask, scales, some, shape, out, place):
         total = tile_zero(tile)
-        at, first = k0, row * shape.k_dim
-        if kind in INTEGERS:
-            for g in range(shape.k_groups):
-                acc = tile_zero_whole(wide)
-                for _ in range(0, shape.k_dim // shape.k_groups, step * pack):
-                    if ahead != 0:
-                        prefetch(keys, at + ahead, block * pair, lines, every)
-                    numbers = stored_keys(keys, at, block, step, columns, kind)
-                    acc = tile_dot(acc, q, first, shape.k_dim, numbers, form)
-                    at += step * block
-                    first += step * pack
-                s, i = s0 + g * block, row * shape.k_groups + g
-                factors = stored_scales(scales, s, columns, kind)
-                part = tile_fold(acc, tile)
-                total = tile_add_scaled(total, part, factors, q_scales, i, shape.k_groups)
-                if kind == INT4:
-                    minima = stored_minima(scales, s, columns)
-                    total = tile_fma_outer(total, q_sums, i, shape.k_groups, minima)
-        else:
-            acc = tile_zero(wide)
-            for _ in range(0, shape.k_dim, step):
-                if ahead != 0:
+        first = row * shape.k_dim
+        ahead, begin, end = ask[0], first + ask[1], first + ask[2]
+        for g in range(shape.k_groups):
+            acc = tile_zero_whole(wide) if kind in INTEGERS else tile_zero(wide)
+            for _ in range(0, shape.k_dim // shape.k_groups, step * pack):
+                if begin <= first < end:
                     prefetch(keys, at + ahead, block * pair, lines, every)
                 numbers = stored_keys(keys, at, block, step, columns, kind)
                 acc = tile_dot(acc, q, first, shape.k_dim, numbers, form)
                 at += step * block
-                first += step
-            total = tile_fold(acc, tile)
+                first += step * pack
+            part = tile_fold(acc, tile)
+            if kind in INTEGERS:
+                i, s = row * shape.k_groups + g, some + g * block
+                factors = stored_scales(scales, s, columns, kind)
+                total = tile_add_scaled(total, part, factors, q_scales, i, shape.k_groups)
+                if kind == INT4:
+                    minima = stored_minima(scales, s, columns)
+                    total = tile_fma_outer(total, q_sums, i, shape.k_groups, minima)
+            else:
+                total = part
         tile_store(out, place, shape.chunk, columns, total)
 
     return score
+
+
+@lru_cache(maxsize=64)
+def score_chunk_kernel(plan: Plan) -> Any:
+    """score_chunk(q, q_scales, q_sums, keys, scales, at, count, steady, shape, out).
+
+    Scores of `count` pieces, whose keys are at at[:, 0], their scales at at[:, 1]. While one is
+    read, the next is asked for, unless memory is `steady`. With several turns over the same keys
+    each asks for its share, or the first would wait for all.
+    """
+    score, rows, across = score_kernel(plan), plan.rows, plan.columns * WIDTH
+    pair, whole = pair_of(plan.k_kind), plan.k_kind in INTEGERS
+
+    @kernel
+    def score_chunk(q, q_scales, q_sums, keys, scales, at, count, steady, shape, out):
+        size, piece = shape.block_size, shape.piece
+        share = 0 if steady else -(-shape.k_dim * rows // shape.queries)
+        for j in range(count):
+            if whole:
+                for g in range(shape.k_groups):
+                    prefetch(scales, at[j + 1, 1] + g * size, 0, 1, 1)
+            for t in range(0, piece, across):
+                ahead = across * pair if t + across < piece else at[j + 1, 0] - at[j, 0] - t * pair
+                for r in range(0, shape.queries, rows):
+                    begin = r // rows * share
+                    score(
+                        q, q_scales, q_sums, r, keys, at[j, 0] + t * pair, size,
+                        (ahead, begin, begin + share), scales, at[j, 1] + t, shape, out,
+                        r * shape.chunk + j * piece + t,
+                    )  # fmt: skip
+
+    return score_chunk
+
+
+@kernel
+def exp_of(x):
+    """e**x, as for the weights; the machine's own exp is a call."""
+    return vtop(vexp(splat(np.float32(x))))
 
 
 @kernel
@@ -118,4 +152,4 @@ def soften(scores, place, low, high, width, top):
         x = vexp(vsub(vload(scores, place + c), maximum))
         vstore(scores, place + c, x)
         total = vadd(total, x)
-    return top, np.exp(largest - top), vsum(total)
+    return top, exp_of(largest - top), vsum(total)

@@ -12,10 +12,15 @@ from kvproof.lab.attention.stored import F32, INT4, INTEGERS
 
 CHUNK = 64  # positions whose scores are held at a time, when several queries share a KV head
 LONG_CHUNK = 256  # with one query: fewer turns from keys to values and back
+ROW = 16  # vectors of a row of values that one query sums at a time, so that memory is read in
+# order; half of it for int4, whose nibbles need registers too
+RUN = 16384  # bytes of values over which sums stay in registers
 LARGEST_WHOLE = 512  # positions, or numbers of a group: 512 * 127 * 32767 < 2**31
 
 # Inner functions get no wrapper for Python: that would be half of what is compiled.
 kernel = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner = njit(nogil=True, error_model="numpy", forceinline=True, no_cpython_wrapper=True,
+             no_cfunc_wrapper=True)  # fmt: skip
 entry = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 
 
@@ -109,7 +114,8 @@ def plan_for(sizes: Sizes) -> tuple[Plan, Shape, Shape]:
     columns = 2 if near.piece % (2 * WIDTH) == 0 else 1
     sums = 2 ** ((12 // (rows * columns)).bit_length() - 1)
     vectors = sizes.v_dim // sizes.v_groups // WIDTH
-    value_vectors = 2 * divisor(vectors // 2, 4 // rows)
+    whole_row = queries == 1 and vectors <= (ROW // 2 if sizes.v_kind == INT4 else ROW)
+    value_vectors = vectors if whole_row else 2 * divisor(vectors // 2, 4 // rows)
     plan = Plan(
         sizes.k_kind, sizes.v_kind, rows, columns, min(4, sums), 4, rows, value_vectors, gathered
     )

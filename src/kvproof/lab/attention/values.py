@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.shapes import Plan, kernel, pack_of
+from kvproof.lab.attention.shapes import RUN, Plan, kernel, pack_of
 from kvproof.lab.attention.stored import INT4, INTEGERS, STORED_BYTES, stored_values
 from kvproof.lab.attention.tiles import (
     tile_add_each,
@@ -21,6 +21,7 @@ from kvproof.lab.attention.tiles import (
     tile_zero_whole,
 )
 from kvproof.lab.attention.vectors import LINE, prefetch, splat, vload, vmul, vstore
+from kvproof.lab.attention.whole import fold_kernel, gather_scales
 
 
 @kernel
@@ -32,66 +33,83 @@ def rescale(out, place, size, factor):
 
 
 @lru_cache(maxsize=64)
-def ask_kernel(plan: Plan) -> Any:
-    """ask(values, place, line): fetch a position's part of a row early; integers: two positions."""
-    per_line = LINE // STORED_BYTES[plan.v_kind]
-    lines = max(1, plan.value_vectors * WIDTH // pack_of(plan.v_kind) // per_line)
-    whole = plan.v_kind in INTEGERS
-
-    @kernel
-    def ask(values, place, line):
-        prefetch(values, place, per_line, lines, 1)
-        if whole:
-            prefetch(values, place + line, per_line, lines, 1)
-
-    return ask
-
-
-@lru_cache(maxsize=64)
 def weigh_kernel(plan: Plan) -> Any:
-    """weigh(weights, row, at, later, count, low, high, values, shape, factors, lows, out).
+    """weigh(weights, at, count, steady, low, high, values, shape, factors, lows, out).
 
-    Adds the weighted values of positions low..high of a chunk to the outputs of the queries
-    row..row + plan.value_rows. `weights` are [query, position], for integers [group, query,
-    position] in 16 bits, with what a product is worth in `factors` [group, query] and what the
-    minima add in `lows`.
+    Adds the weighted values of positions low..high of a chunk, whose pieces start at at[:, 2], to
+    the outputs of the queries row..row + plan.value_rows. `weights` are [query, position], for
+    integers [group, query, position] in 16 bits, with what a product is worth in `factors` [group,
+    query] and what the minima add in `lows`.
 
-    One query takes whole rows of a piece before the next piece, so that memory is read nearly in
-    order; several keep their sums in registers over the whole chunk.
+    A row is read in slices of value_vectors, whose sums stay in registers over a piece, or over the
+    chunk where the slice is the row. Unless memory is `steady`, each step asks for its share of the
+    next piece, in order; the last of `at` is only asked for.
     """
     kind, rows, vectors = plan.v_kind, plan.value_rows, plan.value_vectors
     pack, span, tile = pack_of(kind), vectors * WIDTH, rows * vectors
     whole = kind in INTEGERS
-    ask, step = ask_kernel(plan), 2 if whole else 1
+    step = 2 if whole else 1
+    size = STORED_BYTES[kind]
+    per_line = LINE // size
+    lines = max(1, step * span // pack // per_line)
 
     @kernel
-    def weigh(weights, row, at, later, count, low, high, values, shape, factors, lows, out):
-        line, chunk = shape.v_dim // pack, shape.chunk
-        group = shape.v_dim // shape.v_groups
-        together = 1 if rows == 1 else count
-        for some in range(0, count, together):
-            for j in range(0, shape.v_dim, span):
+    def weigh(weights, at, count, steady, low, high, values, shape, factors, lows, out):
+        line, chunk, piece = shape.v_dim // pack, shape.chunk, shape.piece
+        group, slices = shape.v_dim // shape.v_groups, shape.v_dim // span
+        groups = shape.queries // rows
+        runs = slices * groups
+        share, jump = piece * line // runs, -(-line // runs)
+        most = count if slices == 1 else max(1, RUN // (piece * line * size))
+        for some in range(0, count, most):
+            together = min(most, count - some)
+            for turn in range(runs):
+                j, row = turn // groups * span, turn % groups * rows
+                place = row * shape.v_dim + j
                 start = (j // group * shape.queries if whole else 0) + row
                 if whole:
                     acc = tile_zero_whole(tile)
                 else:
-                    acc = tile_load(out, row * shape.v_dim + j, shape.v_dim, rows, vectors)
-                for p in range(some, min(count, some + together)):
-                    base = at[p, 2] + j // pack
-                    ahead = later[p, 2] - at[p, 2] if row == 0 else 0
-                    t0 = p * shape.piece
-                    for t in range(max(0, low - t0), min(shape.piece, high - t0), step):
-                        if ahead != 0:
-                            ask(values, base + ahead + t * line, line)
+                    acc = tile_load(out, place, shape.v_dim, rows, vectors)
+                for p in range(some, some + together):
+                    base, t0, n = at[p, 2] + j // pack, p * piece, turn * together + p - some
+                    upcoming = at[some + together + n // runs, 2] + n % runs * share
+                    for t in range(max(0, low - t0), min(piece, high - t0), step):
+                        if not steady:
+                            prefetch(values, upcoming + t * jump, per_line, lines, 1)
                         numbers = stored_values(values, base + t * line, line, vectors, kind)
                         acc = tile_fma_outer(acc, weights, start * chunk + t0 + t, chunk, numbers)
                 if whole:
-                    total = tile_load(out, row * shape.v_dim + j, shape.v_dim, rows, vectors)
+                    total = tile_load(out, place, shape.v_dim, rows, vectors)
                     total = tile_add_whole(total, acc, factors, start, 1, vectors)
                     if kind == INT4 and some == 0:
                         total = tile_add_each(total, lows, start, 1, vectors)
-                    tile_store(out, row * shape.v_dim + j, shape.v_dim, vectors, total)
+                    tile_store(out, place, shape.v_dim, vectors, total)
                 else:
-                    tile_store(out, row * shape.v_dim + j, shape.v_dim, vectors, acc)
+                    tile_store(out, place, shape.v_dim, vectors, acc)
 
     return weigh
+
+
+@lru_cache(maxsize=64)
+def weigh_chunk_kernel(plan: Plan) -> Any:
+    """weigh_chunk(scores, peaks, values, scales, at, count, steady, low, high, shape, out, ...).
+
+    The last arguments are room for the weights in 16 bits and what belongs to them.
+    """
+    weigh, fold = weigh_kernel(plan), fold_kernel(plan.v_kind)
+    whole = plan.v_kind in INTEGERS
+
+    @kernel
+    def weigh_chunk(
+        scores, peaks, values, scales, at, count, steady, low, high, shape, out,
+        near_scales, weights, factors, lows,
+    ):  # fmt: skip
+        if whole:
+            gather_scales(scales, at, count, shape, near_scales)
+            fold(scores, peaks, near_scales, low, high, shape, weights, factors, lows)
+            weigh(weights, at, count, steady, low, high, values, shape, factors, lows, out)
+        else:
+            weigh(scores, at, count, steady, low, high, values, shape, factors, lows, out)
+
+    return weigh_chunk

@@ -29,7 +29,7 @@ class GroupView:
 
     def __init__(self, group: Group, tables: Seq[Table], counts: Seq[int]) -> None:
         self.group, self.sources = group, list(tables)
-        self._items: dict[Hashable, np.ndarray[Any, Any]] = {}
+        self._kept: dict[Hashable, Any] = {}
         if group.is_state:
             self.blocks = torch.tensor([t.blocks[0] for t in tables], dtype=torch.long)
             return
@@ -47,11 +47,11 @@ class GroupView:
         if window is not None:
             self.first = np.maximum(0, self.entries - window).astype(np.int32)
 
-    def items(self, key: Hashable, cut: Callable[[], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        """How a kernel cuts this step's work: cut once, for all layers of the step share it."""
-        if key not in self._items:
-            self._items[key] = cut()
-        return self._items[key]
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What a kernel needs of this step under `key`: made once, for all that ask again."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
 
 class View:

@@ -21,7 +21,6 @@ from kvproof.lab.attention.shapes import kernel
 from kvproof.lab.attention.stored import INT4, first_vector, stored_minima, stored_scales
 from kvproof.lab.attention.vectors import (
     lanes_or_zero,
-    prefetch,
     splat,
     vadd,
     vload,
@@ -58,13 +57,12 @@ def round_queries(q, scale, shape, nibbles, out, scales, sums):
 
 
 @kernel
-def gather_scales(scales, at, count, later, shape, out):
-    """out[group, position] = the values' scales of a chunk, side by side; asks for the next."""
+def gather_scales(scales, at, count, shape, out):
+    """out[group, position] = the values' scales of a chunk, side by side."""
     for j in range(count):
         for g in range(shape.v_groups):
             start = at[j, 3] + g * shape.block_size
             place = g * shape.chunk + j * shape.piece
-            prefetch(scales, later[j, 3] + g * shape.block_size, 0, 1, 1)
             for t in range(shape.piece):
                 out[place + t] = scales[start + t]
 
