@@ -178,13 +178,13 @@ def batch(*, prompt: int = 32, output: int = 12, fits: int = 6,
         rows.append((count, rounded(count * output / wanted), rounded(count * output / seconds),
                      rounded(latency), paused, most))  # fmt: skip
         blocks = min(count, fits) * each
-        checks.append(Check(name=f"{count} requests: most blocks held", unit="block",
+        checks.append(Check(name=f"{count} at once: most blocks held", unit="block",
                             predicted=blocks, measured=most))  # fmt: skip
         if count <= fits:
-            checks.append(Check(name=f"{count} requests: preemptions", predicted=0, unit="1",
+            checks.append(Check(name=f"{count} at once: preemptions", predicted=0, unit="1",
                                 measured=paused))  # fmt: skip
     checks += [
-        Check(name=f"{int(row[0])} requests: tokens a second", predicted=row[1], measured=row[2],
+        Check(name=f"{int(row[0])} at once: tokens a second", predicted=row[1], measured=row[2],
               unit="1/s", tolerance=None, because=because)
         for row, because in ((rows[0], _CALLS), (rows[-1], "beyond the pool: waves, and waiting"))
     ]  # fmt: skip
