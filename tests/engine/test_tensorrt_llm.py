@@ -270,3 +270,21 @@ def test_copies_that_rest_on_one_log_are_wider(llama: Model) -> None:
         return (budget.interval[1] - budget.interval[0]) / 2
 
     assert half("0.19.0") > half("0.14.0") * 4.5 / 7.7 * 1.5
+
+
+def test_the_second_manager_keeps_room_for_sequences_that_grow(llama: Model) -> None:
+    def tokens(**flags: Any) -> int:
+        deployment = Deployment("tensorrt_llm", "H100-80GB", max_tokens=19_000, **flags)
+        return kvproof.plan(llama, deployment, [4096]).capacity.tokens
+
+    assert tokens() == 19_008
+    assert tokens(use_kv_cache_manager_v2=True) == 20_000
+    assert tokens(use_kv_cache_manager_v2=True, max_util_for_resume=0.5) == 38_016
+    with pytest.raises(UsageError, match="max_util_for_resume"):
+        tokens(use_kv_cache_manager_v2=True, max_util_for_resume=2)
+
+
+def test_pools_that_the_second_manager_moves_are_refused(llama: Model) -> None:
+    flags = {"use_kv_cache_manager_v2": True, "max_attention_window": [4096, 8192]}
+    with pytest.raises(UsageError, match="KVCacheManagerV2"):
+        kvproof.capacity(llama, Deployment("tensorrt_llm", "H100-80GB", **flags), GIB)

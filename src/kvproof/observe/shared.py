@@ -39,7 +39,7 @@ _BY_ERA = ("activations", "communication")
 _AGREED, _AGREED_MODELS, _AGREED_SCATTER = 1.0, 3, 0.25
 """GiB beyond the doubt that models have to agree on, how many, and how closely."""
 _MOST = 60
-"""Starts that are weighed at once, the newest."""
+"""Starts that are weighed at once: those of the model, and the newest of others."""
 MECHANISMS = ("host", "communication", "activations")
 _JITTER = 0.01
 """GiB that printed figures are rounded to."""
@@ -126,7 +126,7 @@ def shared(
     starts: Sequence[Seen], model: str | None, release: str | None, shares: Shares
 ) -> Shared:
     """What a start of `model` on `release` is expected to share with `starts`."""
-    kept = list(starts)[-_MOST:]
+    kept = sorted(starts, key=lambda start: start.model == model)[-_MOST:]
     if not kept:
         return Shared(constant=0.0, weights_ratio=0.0, shifts={})
     base = _agreed(kept)

@@ -90,8 +90,8 @@ def _blocks(flags: Flags, windows: tuple[Pool, ...], kv_bytes: int) -> list[int]
     counts = [
         kv_bytes * pool.weight // whole // (pool.cell * flags.tokens_per_block) for pool in windows
     ]
-    if flags.get("max_tokens"):
-        most = -(-int(flags.get("max_tokens")) // flags.tokens_per_block)
+    if flags.most_tokens:
+        most = -(-flags.most_tokens // flags.tokens_per_block)
         counts = [min(count, most) for count in counts]
     return counts
 
@@ -276,10 +276,10 @@ def _pool(model: Model, flags: Flags, free: int) -> int:
 
 def _whole_blocks(flags: Flags, cell: int, limit: int) -> int:
     size, tokens = flags.tokens_per_block, limit // cell
-    asked = flags.get("max_tokens")
-    up = asked is not None and asked <= tokens
-    tokens = min(tokens, asked) if up else tokens
-    blocks = -(-tokens // size) if up or flags.before(1, 3) else tokens // size
+    asked = flags.most_tokens
+    if asked is not None and asked <= tokens:
+        return -(-asked // size) * size * cell
+    blocks = -(-tokens // size) if flags.before(1, 3) else tokens // size
     return blocks * size * cell
 
 

@@ -7,6 +7,7 @@ compiled engine: 64, from 0.19 on 32); the release notes of 0.14.0 (trtllm-build
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -51,6 +52,8 @@ _KV_DTYPES = Option(
 )  # fmt: skip
 """Source: llmapi/llm_args.py (KvCacheConfig.dtype: auto, fp8, nvfp4); NVFP4 by PR 6244 (September
 2025). The 16-bit names are those of a model or checkpoint, which `auto` follows."""
+_RESUMED = 0.95
+"""max_util_for_resume where none is given (llmapi/llm_args.py)."""
 _RELEASES = ("0.5", "0.9", "0.16", "0.18", "0.20", "0.21", "1.0", "1.1", "1.2", "1.3")
 _WHOLE = (
     "tp_size", "pp_size", "max_tokens", "tokens_per_block", "max_batch_size", "max_num_tokens",
@@ -80,6 +83,23 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     def get(self, name: str, default: Any = None) -> Any:
         """A flag as given, else `default`."""
         return self.given.get(name, default)
+
+    @property
+    def second_manager(self) -> bool:
+        """Whether KVCacheManagerV2 keeps the pools (a prototype, off by default)."""
+        return str(self.get("use_kv_cache_manager_v2", False)).lower() in ("true", "1")
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens that the pool is limited to.
+
+        The second manager adds what it keeps free for sequences that grow, so that max_tokens can
+        be resumed. Source: _torch/pyexecutor/kv_cache_manager_v2.py (max_util_for_resume).
+        """
+        asked = self.get("max_tokens")
+        if asked is None or not self.second_manager:
+            return asked
+        return math.ceil(int(asked) / float(self.get("max_util_for_resume", _RESUMED)))
 
     def before(self, major: int, minor: int) -> bool:
         """Whether the release is older than this one; no release named is the newest."""
@@ -156,12 +176,14 @@ def _value(name: str, value: Any) -> Any:
             return parse_bytes(value)
         if name in _WHOLE:
             value = int(value)
-        elif name == "free_gpu_memory_fraction":
+        elif name in ("free_gpu_memory_fraction", "max_util_for_resume"):
             value = float(str(value).split()[0])
     except (TypeError, ValueError, IndexError):
         raise UsageError(f"{name}={str(value)[:40]!r} is no number", hint="give one") from None
     if name in _WHOLE and value < 1:
         raise UsageError(f"{name} is {value}", hint="give 1 or more")
+    if name == "max_util_for_resume" and not 0 < value <= 1:
+        raise UsageError(f"{name} is {value}", hint="give a share above 0, up to 1")
     if name == "free_gpu_memory_fraction" and not 0 <= value <= 1:
         raise UsageError(f"{name} is {value}", hint="give a share from 0 to 1")
     return value

@@ -115,7 +115,23 @@ def pools(model: Model, flags: Flags, length: int) -> tuple[Pool, ...]:
         Pool(window=w, layers=len(c), cell=sum(c), weight=sum(c) if same_blocks else 1)
         for w, c in sorted(cells.items(), reverse=True)
     )
+    _check_manager(model, flags, len(own))
     return _beside_encoder(flags, own, crossing, dtype) if crossing else own
+
+
+def _check_manager(model: Model, flags: Flags, windows: int) -> None:
+    """Refuse what KVCacheManagerV2 divides anew while it runs.
+
+    Source: tensorrt_llm/runtime/kv_cache_manager_v2/_storage/_config.py: windows whose layers take
+    alike share a pool, the others' parts follow typical lengths.
+    """
+    states = any(isinstance(slot, ConvSlot | RecurrentSlot) for slot in model.slots)
+    if flags.second_manager and (windows > 1 or states):
+        raise UsageError(
+            "KVCacheManagerV2 moves memory between the pools of several windows or states while "
+            "it runs: their sizes are not known beforehand",
+            hint="leave use_kv_cache_manager_v2 out",
+        )
 
 
 def _beside_encoder(
