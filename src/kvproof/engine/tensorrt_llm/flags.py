@@ -96,7 +96,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         The second manager adds what it keeps free for sequences that grow, so that max_tokens can
         be resumed. Source: _torch/pyexecutor/kv_cache_manager_v2.py (max_util_for_resume).
         """
-        asked = self.get("max_tokens")
+        asked: int | None = self.get("max_tokens")
         if asked is None or not self.second_manager:
             return asked
         return math.ceil(int(asked) / float(self.get("max_util_for_resume", _RESUMED)))
