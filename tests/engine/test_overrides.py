@@ -128,3 +128,20 @@ def test_variables_of_sglang() -> None:
     assert found.deployment.flags == {"mamba_ssm_dtype": "bfloat16"}
     assert len(found.notes) == 1
     assert "SGLANG_USE_AITER=1" in found.notes[0]
+
+
+@pytest.mark.parametrize("factor", [float("inf"), float("nan"), -4, 0, 1e300, True, "8", None])
+@pytest.mark.parametrize("kind", ["yarn", "linear", "dynamic"])
+def test_a_factor_that_makes_no_sense_stretches_nothing(
+    model: Any, kind: str, factor: object
+) -> None:
+    odd = {"rope_type": kind, "factor": factor, "original_max_position_embeddings": 40960}
+    for release in ("vllm@0.29", "vllm@0.32"):
+        deployment = Deployment(release, "H200", hf_overrides={"rope_scaling": odd})
+        assert trained_length(served_model(model, deployment)) == 40960
+        assert kvproof.capacity(model, deployment, 80 * GIB).max_model_len == 40960
+
+
+def test_a_model_without_words_is_planned(model: Any) -> None:
+    plan = kvproof.plan(model, Deployment("vllm", "H200", hf_overrides={"vocab_size": 0}), [4096])
+    assert plan.budget.kv_bytes > 0

@@ -17,6 +17,7 @@ from kvproof.model.types import Model
 
 _ROTARY = ("rope_parameters", "rope_scaling")
 _BY_FACTOR = ("linear", "dynamic")
+_MOST_FACTOR = 1e6
 _SCALED_ALREADY = ("gemma3",)
 """Model types whose max_position_embeddings hold the scaled length of a linear factor."""
 
@@ -61,6 +62,14 @@ def rotary_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
             return
 
 
+def factor_of(part: Mapping[str, Any]) -> float | None:
+    """The factor of one rotary setting; None where it has none that makes sense."""
+    factor = part.get("factor")
+    if not isinstance(factor, int | float) or isinstance(factor, bool):
+        return None
+    return float(factor) if 0 < factor <= _MOST_FACTOR else None
+
+
 def trained_length(model: Model) -> int | None:
     """How many tokens the model reaches: as trained, or as its rotary embedding is scaled to.
 
@@ -71,12 +80,12 @@ def trained_length(model: Model) -> int | None:
         return None
     scaled = model.model_type.startswith(_SCALED_ALREADY)
     for kind, part in rotary_parts(model.text_config):
-        factor = part.get("factor")
-        if not isinstance(factor, int | float) or isinstance(factor, bool) or scaled:
+        factor = factor_of(part)
+        if factor is None or scaled:
             continue
         original = part.get("original_max_position_embeddings")
         if kind == "yarn" and isinstance(original, int):
             longest = max(longest, int(original * factor))
         elif kind in _BY_FACTOR:
-            longest = max(longest, int(model.context or 0) * int(factor))
+            longest = max(longest, int((model.context or 0) * factor))
     return longest

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvproof.engine.vllm.versions import Rules
 from kvproof.kinds import SlidingSlot
-from kvproof.model.overrides import rotary_parts
+from kvproof.model.overrides import factor_of, rotary_parts
 from kvproof.model.types import Model
 
 _NO_LENGTH = 2048
@@ -40,7 +40,7 @@ def derived_length(model: Model, flags: Mapping[str, Any], rules: Rules) -> int:
             own = int(part.get("original_max_position_embeddings") or own)
         elif kind in _SCALED_ALREADY:
             continue
-        factor = float(part.get("factor") or factor)
+        factor = factor_of(part) or factor
     return int(own * factor)
 
 

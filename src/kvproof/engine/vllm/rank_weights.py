@@ -148,7 +148,7 @@ def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
     if group.role in ("embedding", "head"):
         rows = group.shape[0]
         unit = _VOCAB_UNIT * ranks if ranks > 1 else _VOCAB_UNIT
-        return -(-rows // unit) * unit / rows / ranks
+        return -(-rows // unit) * unit / rows / ranks if rows else 1.0
     if group.role in _COPIED_ROLES or any(name in group.name for name in _COPIED_NAMES):
         return 1.0
     if is_v4(model) and group.name.endswith("self_attn.kv_proj.weight"):
