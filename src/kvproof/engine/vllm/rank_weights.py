@@ -178,7 +178,7 @@ def _expert_padding(model: Model, settings: Settings) -> float:
     hidden = model.hidden_size
     width = int(model.text_config.get("intermediate_size") or hidden)
     padded = -(-hidden // _MXFP4_HIDDEN) * _MXFP4_HIDDEN * -(-width // _MXFP4_WIDTH) * _MXFP4_WIDTH
-    return padded / (hidden * width)
+    return padded / (hidden * width) if hidden and width else 1.0
 
 
 def _plain_padding(model: Model, settings: Settings) -> float:
