@@ -50,6 +50,7 @@ _OFFLINE = (
     "not compiled with CUDA", "needs a GPU", "preprocessor_config", "AttributeError",
     "unimplemented by default", "Unknown RoPE", "Missing required keys",
     "huggingface.co", "ModuleNotFound", "HuggingFace processor", "Failed to load the processor",
+    "requires AMX tile", "MoE backend supports",
 )  # fmt: skip
 """Words of a refusal that comes from asking without files and devices, not from the planner."""
 _PLANNED = ("are not supported for now", "is greater than the derived max_model_len")

@@ -23,7 +23,10 @@ def capacity_of(
     flags = dict(case["flags"], usage_context=case["usage_context"])
     if "draft" in case:
         flags["speculative_config"] = {**flags["speculative_config"], "model": case["draft"]}
-    deployment = kvproof.Deployment(engine, case["gpu"], **flags)
+    gpu = case["gpu"] if case["gpu"] != "CPU" else None
+    if gpu is None:
+        flags["device"] = "cpu"
+    deployment = kvproof.Deployment(engine, gpu, **flags)
     model = kvproof.load_model(configs[case["model"]])
     return vllm.capacity(model, deployment, case["kv_bytes"])
 

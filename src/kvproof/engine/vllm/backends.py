@@ -317,6 +317,8 @@ def _sparse(attention: Attention) -> list[Backend]:
         pair = [FLASHINFER_MLA_SPARSE, FLASHMLA_SPARSE]
         if attention.kv_dtype in ("fp8_ds_mla", "nvfp4_ds_mla"):
             return [FLASHMLA_SPARSE]
+        if not attention.rope_dim:  # flashmla_sparse.py: rows of 512 on Hopper only
+            return [FLASHINFER_MLA_SPARSE]
         return pair if infer_first else pair[::-1]
     if major < 9:
         return []

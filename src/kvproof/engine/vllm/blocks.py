@@ -94,6 +94,7 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         head_dim=_head_dim(slot, latent=latent),
         value_dim=slot.v_dim if isinstance(slot, FullSlot) else None,
         nope_dim=slot.nope_dim if isinstance(slot, LatentSlot) else 0,
+        rope_dim=slot.rope_dim if isinstance(slot, LatentSlot) else 0,
         query_heads=model.attention_heads // settings.ranks,
         kv_heads=heads_on(kv_heads, settings.ranks),
         kv_dtype=settings.kv_dtype,

@@ -35,7 +35,7 @@ _NO_STAGES = ("gemma3n", "hrm_text", "mamba2", "paddleocr_vl", "smolvlm")
 
 ASYNC_METHODS = ("eagle", "eagle3", "mtp", "draft_model", "ngram_gpu", "dflash", "dspark")
 """Speculative methods that asynchronous scheduling works with."""
-_HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash")
+HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 """Methods that draft from the target's hidden states."""
 _LATENT_WIDTHS = {(128, 64, 128), (192, 64, 256), (64, 64, 128), (256, 0, 256)}
 """Widths of a head without rotary, its rotary part and its values that MLA's prefill takes."""
@@ -81,6 +81,23 @@ def check_ngram(model: Model, flags: Mapping[str, Any], draft: Draft) -> None:
             f"vLLM runs {model.name} with its own draft module or n-grams, not {draft.method}",
             hint="set method to mtp or ngram",
         )
+
+
+def check_cpu(model: Model) -> None:
+    """Raise UsageError for what vLLM's CPU backend does not run.
+
+    Source: vLLM 0.32, platforms/cpu.py: no sparse attention; prefix caching is off with latents,
+    which the states of a hybrid need for the block they are given.
+    """
+    kinds = {type(slot) for slot in model.slots}
+    if model.experts and model.model_type.startswith("nemotron_h"):  # fused_moe/config.py
+        raise UsageError("vLLM has no experts without a gate on a CPU", hint="name a GPU")
+    if LatentSlot not in kinds:
+        return
+    if IndexerSlot in kinds:
+        raise UsageError("vLLM has no sparse attention on a CPU", hint="name a GPU")
+    if kinds & {ConvSlot, RecurrentSlot}:
+        raise UsageError("vLLM has no states beside latents on a CPU", hint="name a GPU")
 
 
 def check_latent(model: Model, rules: Rules, platform: str) -> None:
@@ -167,7 +184,7 @@ def check_draft(model: Model, flags: Mapping[str, Any], draft: Draft) -> None:
             f"vLLM has no asynchronous scheduling with {draft.method} speculation",
             hint="leave async_scheduling out",
         )
-    if flags.get("kv_sharing_fast_prefill") and draft.method in _HIDDEN_STATES:
+    if flags.get("kv_sharing_fast_prefill") and draft.method in HIDDEN_STATES:
         raise UsageError(
             "vLLM has no kv_sharing_fast_prefill with a draft's layers",
             hint="leave kv_sharing_fast_prefill out",

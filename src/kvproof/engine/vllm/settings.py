@@ -19,7 +19,9 @@ from kvproof.engine.vllm.lengths import derived_length
 from kvproof.engine.vllm.refusals import (
     ASYNC_METHODS,
     EXPANDED,
+    HIDDEN_STATES,
     check_architecture,
+    check_cpu,
     check_draft,
     check_latent,
     check_ngram,
@@ -29,7 +31,7 @@ from kvproof.engine.vllm.refusals import (
 )
 from kvproof.engine.vllm.versions import Rules, rules_for
 from kvproof.errors import UsageError
-from kvproof.kinds import ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
+from kvproof.kinds import ChunkedSlot, ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
 
@@ -86,6 +88,8 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     stages = flags.get("pipeline_parallel_size", 1)
     check_architecture(model, rules)
     check_fallback(model, rules, stages)
+    if platform == "cpu" and rules.null_reserved:
+        check_cpu(model)
     check_latent(model, rules, platform)
     check_parallel(model, deployment, flags)
     length, auto_fit = _length(model, flags, rules)
@@ -98,6 +102,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         check_draft(model, flags, draft)
         check_ngram(model, flags, draft)
     asynchronous = flags.get("async_scheduling", _async_default(rules, platform, stages, draft))
+    asynchronous = asynchronous and platform != "cpu"  # platforms/cpu.py
     prefix = _prefix_caching(model, flags, rules)
     check_state_flags(model, flags, rules, prefix=prefix)
     return Settings(
@@ -119,9 +124,25 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         state_mode=_state_mode(model, flags, rules, prefix=prefix),
         kv_dtype=_kv_dtype(model, flags, rules, platform, _capability(deployment, platform)),
         dtype=_dtype(model, flags),
-        hybrid_manager=not flags.get("disable_hybrid_kv_cache_manager", False),
+        hybrid_manager=_hybrid_manager(model, flags, draft),
         draft=draft,
     )
+
+
+def _hybrid_manager(model: Model, flags: Mapping[str, Any], draft: Draft) -> bool:
+    """Whether layers of several kinds have groups of their own; not with chunks beside EAGLE.
+
+    Source: vLLM 0.32, config/vllm.py (need_disable_hybrid_kv_cache_manager).
+    """
+    chunked = any(isinstance(slot, ChunkedSlot) for slot in model.slots)
+    unable = chunked and draft.method in HIDDEN_STATES
+    asked = flags.get("disable_hybrid_kv_cache_manager")
+    if asked is False and unable:
+        raise UsageError(
+            f"vLLM has no hybrid cache manager for chunks beside {draft.method}",
+            hint="leave disable_hybrid_kv_cache_manager out",
+        )
+    return not (unable if asked is None else asked)
 
 
 def is_hybrid(model: Model) -> bool:
