@@ -12,6 +12,7 @@ from kvproof.engine.llamacpp.graph.plain import plain_graph
 from kvproof.engine.llamacpp.graph.reading import shape_of
 from kvproof.engine.llamacpp.graph.shape import Shape
 from kvproof.engine.llamacpp.graph.tensors import Graph
+from kvproof.engine.llamacpp.graph.wkv import wkv_graph
 from kvproof.model.types import Model
 
 
@@ -38,6 +39,8 @@ def built(shape: Shape) -> Graph:
     """The graph of a shape."""
     if shape.recipe.compressed:
         return compressed_graph(shape)
+    if shape.recipe.wkv:
+        return wkv_graph(shape)
     return altup_graph(shape) if shape.recipe.altup else plain_graph(shape)
 
 

@@ -17,6 +17,7 @@ from kvproof.engine.llamacpp.graph.shape import (
     Layer,
     Mixer,
     Shape,
+    Wkv,
 )
 from kvproof.engine.llamacpp.layout import applies_windows, compressed_cells, sliding_cells
 from kvproof.kinds import (
@@ -44,7 +45,9 @@ def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape |
     recipe = recipe_of(context.arch)
     if recipe is None:
         return None
-    read = _compressed_layers if recipe.compressed else _layers
+    read = _layers
+    if recipe.compressed or recipe.wkv:
+        read = _compressed_layers if recipe.compressed else _wkv_layers
     layers = read(model, context, recipe)
     if not layers:
         return None
@@ -215,6 +218,34 @@ def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]
             rotates=_rotates(recipe, index, slides or index < dense, windowed, model.layers),
         ))  # fmt: skip
     return tuple(made)
+
+
+def _wkv_layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]:
+    """Layers of RWKV, as a file's metadata describes them."""
+    size = fact(model, "wkv.head_size")
+    if not size or context.ubatch <= 0:
+        return ()
+    wkv = Wkv(
+        version=recipe.wkv, size=size, shifts=fact(model, "token_shift_count") or 2,
+        decay=fact(model, "time_decay_extra_dim" if recipe.wkv == _SIX
+                   else "attention.decay_lora_rank"),
+        rate=fact(model, "attention.iclr_lora_rank"),
+        value=fact(model, "attention.value_residual_mix_lora_rank"),
+        gate=fact(model, "attention.gate_lora_rank"), extra=fact(model, "time_mix_extra_dim"),
+        leads=False,
+    )  # fmt: skip
+    wide = facts_by_layer(model, "feed_forward_length")
+    return tuple(
+        Layer(
+            index=index, heads=0, kv_heads=0, k_dim=0, v_dim=0, sliding=False, stores=False,
+            wide=wide[index], clamped=False, routed=False, rotates=False, attends=False,
+            wkv=msgspec.structs.replace(wkv, leads=index == 0),
+        )
+        for index in range(model.layers)
+    )  # fmt: skip
+
+
+_SIX = 6
 
 
 def _chooses_blocks(context: Context) -> bool:

@@ -92,6 +92,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     altup: bool = False
     compressed: bool = False
     blockwise: bool = False
+    wkv: int = 0
     routing: Routing | None = None
 
 

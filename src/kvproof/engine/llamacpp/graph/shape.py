@@ -71,6 +71,20 @@ class Blockwise(msgspec.Struct, frozen=True, kw_only=True):
     block: int
 
 
+class Wkv(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer of RWKV: numbers of a head, kept tokens, and the ranks of its low-rank parts."""
+
+    version: int
+    size: int
+    shifts: int
+    decay: int
+    rate: int
+    value: int
+    gate: int
+    extra: int
+    leads: bool
+
+
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer: its heads and widths, which cache it reads, its feed-forward.
 
@@ -92,6 +106,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     mixer: Mixer | None = None
     compressed: Compressed | None = None
     blockwise: Blockwise | None = None
+    wkv: Wkv | None = None
     hashed: bool = False
     attends: bool = True
 
