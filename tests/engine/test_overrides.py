@@ -145,3 +145,9 @@ def test_a_factor_that_makes_no_sense_stretches_nothing(
 def test_a_model_without_words_is_planned(model: Any) -> None:
     plan = kvproof.plan(model, Deployment("vllm", "H200", hf_overrides={"vocab_size": 0}), [4096])
     assert plan.budget.kv_bytes > 0
+
+
+def test_more_experts_chosen_than_there_are_hit_all() -> None:
+    model = kvproof.load_model("openai/gpt-oss-20b", offline=True)
+    few = Deployment("vllm", "8xH200", tensor_parallel_size=8, hf_overrides={"num_experts": 1})
+    assert kvproof.plan(model, few, [4096]).rows[0].step is not None

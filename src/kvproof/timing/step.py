@@ -142,7 +142,8 @@ def weights_read(model: Model, batch: int, streamed: int | None = None, *, shari
 
 def _experts_hit(model: Model, batch: int) -> float:
     """The share of the routed experts that `batch` tokens hit on average."""
-    return 1 - (1 - model.experts_per_token / model.experts) ** batch
+    missed = max(0.0, 1 - model.experts_per_token / model.experts)
+    return float(1 - missed**batch)
 
 
 def _host_read(model: Model, machine: Machine, batch: int, kv: int) -> tuple[int, int]:
