@@ -43,7 +43,11 @@ def ending(blocks: Blocks, stream: Tensor) -> None:
     if recipe.rows == "after norm":
         normed = blocks.chosen_rows(normed)
         normed.kept = True
-    blocks.graph.expand(blocks.matmul(normed, blocks.shape.vocabulary) if outputs else normed)
+    last = blocks.matmul(normed, blocks.shape.vocabulary) if outputs else normed
+    if recipe.closed_logits:
+        closed = blocks.graph.like(blocks.graph.input(recipe.closed_logits))
+        last = blocks.graph.new(last.shape, (last, closed))
+    blocks.graph.expand(last)
 
 
 def embedded(blocks: Blocks) -> Tensor:

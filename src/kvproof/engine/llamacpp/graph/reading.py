@@ -45,6 +45,8 @@ def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape |
     recipe = recipe_of(context.arch)
     if recipe is None:
         return None
+    if recipe.swaps_norms and _flag(model, "swin_norm", "swin_norm"):
+        recipe = msgspec.structs.replace(recipe, norms_before=False, norms_after=True)
     read = _layers
     if recipe.compressed or recipe.wkv:
         read = _compressed_layers if recipe.compressed else _wkv_layers

@@ -54,7 +54,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gates of a delta rule. `low_gates`: its gates have a low rank. `direct_queries`: latent
     attention without a rank of queries. `rows`: where the rows of tokens without outputs are
     dropped. `gate`: the attention's output times a gate for every number or head. `second_norm`:
-    attention has a norm of its own.
+    attention has a norm of its own. `swaps_norms`: its metadata can move norms behind.
+    `closed_logits`: so many logits are closed in a copy. `wkv`: which RWKV it is.
     """
 
     norm: Literal["rms", "mean", "eps"] = "rms"
@@ -93,6 +94,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compressed: bool = False
     blockwise: bool = False
     wkv: int = 0
+    swaps_norms: bool = False
+    closed_logits: int = 0
     routing: Routing | None = None
 
 
