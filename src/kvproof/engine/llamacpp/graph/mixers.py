@@ -16,7 +16,8 @@ _F32 = 4
 def mixed(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     """What a layer's mixer adds to the residual stream."""
     if mixer.kind == "mamba1":
-        return _mamba(blocks, mixer, normed)
+        by_heads = blocks.shape.recipe.scans_heads
+        return (_mamba_heads if by_heads else _mamba)(blocks, mixer, normed)
     if mixer.kind == "mamba2":
         return _mamba2(blocks, mixer, normed)
     if mixer.kind == "gdn":
@@ -124,6 +125,44 @@ def _mamba(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     total = graph.new(signal.shape, (out, graph.like(signal)), reuses=True)
     gated = graph.new(total.shape, (gate, total))
     return graph.view(blocks.matmul(gated, shape.hidden), shape.hidden, shape.tokens)
+
+
+def _mamba_heads(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
+    """PLaMo 2's: gate and input by head, one step for every head."""
+    graph, shape, heads = blocks.graph, blocks.shape, mixer.rank
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    inner, size = mixer.shape[0], mixer.shape[1]
+    width = inner // heads
+    before = state(blocks, (mixer.kernel - 1) * inner)
+    entering = graph.view(normed, normed.shape[0], each, sequences)
+    both = graph.view(blocks.matmul(entering, 2 * inner), 2 * inner, sequences, each)
+    whole = blocks.contiguous(both, 2 * width, heads, each, sequences)
+    values = blocks.contiguous(
+        _split(blocks, whole, width, heads, each, sequences), inner, each, sequences
+    )
+    signal = convolved(blocks, mixer, before, graph.view(values, each, inner, sequences))
+    by_head = graph.view(signal, width, heads, each, sequences)
+    low = max(_LOWEST_RANK, shape.hidden // _RANK_SHARE)
+    parts = blocks.matmul(signal, low + 2 * size)
+    steps = graph.new((low, each, sequences), (_split(blocks, parts, low),), reuses=True)
+    pair = [
+        graph.new((size, each, sequences), (_split(blocks, parts, size),), reuses=True)
+        for _ in "BC"
+    ]
+    views = [graph.view(part, size, 1, each, sequences) for part in pair]
+    scanned = graph.new(
+        (inner * shape.tokens + inner * size * sequences,),
+        (by_head, blocks.matmul(steps, heads), *views, _rows(blocks)),
+    )
+    _scan(blocks, scanned, inner * size)
+    gate = blocks.contiguous(_split(blocks, whole, width, heads, each, sequences))
+    out = graph.view(scanned, width, heads, each, sequences)
+    total = graph.new(out.shape, (out, graph.new(by_head.shape, (by_head,))), reuses=True)
+    gated = graph.view(graph.new(total.shape, (gate, total)), inner, each, sequences)
+    return graph.view(blocks.matmul(gated, shape.hidden), shape.hidden, shape.tokens)
+
+
+_LOWEST_RANK, _RANK_SHARE = 64, 16
 
 
 def _short_conv(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:

@@ -55,7 +55,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     attention without a rank of queries. `rows`: where the rows of tokens without outputs are
     dropped. `gate`: the attention's output times a gate for every number or head. `second_norm`:
     attention has a norm of its own. `swaps_norms`: its metadata can move norms behind.
-    `closed_logits`: so many logits are closed in a copy. `wkv`: which RWKV it is.
+    `closed_logits`: so many logits are closed in a copy. `wkv`: which RWKV it is. `scans_heads`:
+    a scan has one step for every head.
     """
 
     norm: Literal["rms", "mean", "eps"] = "rms"
@@ -94,6 +95,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compressed: bool = False
     blockwise: bool = False
     wkv: int = 0
+    scans_heads: bool = False
     swaps_norms: bool = False
     closed_logits: int = 0
     routing: Routing | None = None
