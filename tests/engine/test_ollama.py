@@ -117,6 +117,29 @@ def test_quantized_caches_need_flash_attention(
     assert got["cache_type_k"] == got["cache_type_v"] == kind
 
 
+@pytest.mark.parametrize(
+    ("version", "wanted", "kind"),
+    [
+        ("0.4.7", "q8_0", "f16"),  # the variable came with 0.5.0
+        ("0.5.0", "q8_0", "q8_0"),
+        ("0.24.0", "q5_1", "f16"),
+        ("0.30.0", "q5_1", "q5_1"),
+    ],
+)
+def test_cache_types_that_a_release_takes(version: str, wanted: str, kind: str) -> None:
+    got = asked(version, kv_cache_type=wanted, flash_attention=True)
+    assert got["cache_type_k"] == got["cache_type_v"] == kind
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"), [("0.11.4", "q8_0"), ("0.12.3", "f16"), ("0.12.4", "q8_0")]
+)
+def test_gpt_oss_was_refused_quantized_caches(version: str, kind: str) -> None:
+    from kvproof.engine.ollama.releases import cache_type, release_of
+
+    assert cache_type(release_of(version), "gptoss", "q8_0") == kind
+
+
 def test_quantized_caches_by_auto_are_dropped_before_the_server() -> None:
     llama = qwen(model_type="llama", architectures=["LlamaForCausalLM"])
     assert asked("0.20.0", llama, kv_cache_type="q4_0")["cache_type_k"] == "f16"

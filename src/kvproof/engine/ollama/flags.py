@@ -95,13 +95,13 @@ def _attention(
     out: dict[str, Any] = {}
     if "flash_attn" not in flags and (own or release < releases.AUTO_FLASH):
         out["flash_attn"] = "on" if releases.flash_by_default(release, arch) else "off"
-    asked = flags.get("cache_type_k")
-    if asked is None:
+    if flags.get("cache_type_k") is None:
         return out
+    asked = releases.cache_type(release, arch, str(flags["cache_type_k"]).lower())
     flash = out.get("flash_attn", flags.get("flash_attn", "auto"))
     on = flash is True or str(flash).lower() in ("on", "1", "true")
     auto = str(flash).lower() == "auto" and release >= releases.SERVER
-    if str(asked).lower() not in _PLAIN_TYPES and not (on or auto):
+    if asked not in _PLAIN_TYPES and not (on or auto):
         asked = "f16"  # "quantized kv cache requested but flash attention disabled"
     return {**out, "cache_type_k": asked, "cache_type_v": asked}
 

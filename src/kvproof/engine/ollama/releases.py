@@ -24,6 +24,10 @@ AUTO_FLASH: Release = (0, 13, 4)
 """From here on llama.cpp decides about flash attention where nobody asked."""
 OWN_UBATCH: Release = (0, 13, 3)
 """From here on a micro-batch is num_batch; before, llama.cpp's 512 at most."""
+_CACHE_TYPES: Release = (0, 5, 0)
+_QUANTIZED = ("q8_0", "q4_0")
+_NO_SINKS: Release = (0, 11, 5)
+_SINKS: Release = (0, 12, 4)
 _OWN_PADDING: Release = (0, 13, 2)
 _OWN_WINDOWS: Release = (0, 6, 3)
 
@@ -117,6 +121,18 @@ def own_engine_build(release: Release) -> str | None:
 def flash_by_default(release: Release, name: str) -> bool:
     """Whether an architecture has flash attention though nobody asked, before the server."""
     return _in(_FLASH, release, name)
+
+
+def cache_type(release: Release, name: str, asked: str) -> str:
+    """The cache type that a start ends up with where `asked` is wanted; f16 for those refused.
+
+    Since 0.5.0 q8_0 and q4_0 beside f16, gpt-oss without them from 0.11.5 to 0.12.3
+    (fs/ggml/ggml.go, SupportsKVCacheType); the server takes all of llama.cpp's.
+    """
+    if release >= SERVER:
+        return asked
+    plain = release < _CACHE_TYPES or (name == "gptoss" and _NO_SINKS <= release < _SINKS)
+    return asked if asked in _QUANTIZED and not plain else "f16"
 
 
 def kept_window(release: Release, name: str, window: int) -> int:
