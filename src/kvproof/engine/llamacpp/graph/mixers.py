@@ -22,8 +22,8 @@ def mixed(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
         return _mamba2(blocks, mixer, normed)
     if mixer.kind == "gdn":
         return _delta(blocks, mixer, normed)
-    if mixer.kind == "kda":
-        return _kimi_delta(blocks, mixer, normed)
+    if mixer.kind in ("kda", "lightning"):
+        return (_kimi_delta if mixer.kind == "kda" else _lightning)(blocks, mixer, normed)
     return _short_conv(blocks, mixer, normed)
 
 
@@ -160,6 +160,42 @@ def _mamba_heads(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     total = graph.new(out.shape, (out, graph.new(by_head.shape, (by_head,))), reuses=True)
     gated = graph.view(graph.new(total.shape, (gate, total)), inner, each, sequences)
     return graph.view(blocks.matmul(gated, shape.hidden), shape.hidden, shape.tokens)
+
+
+def _lightning(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
+    """Linear attention with a fixed decay, the batch's own part as a matrix of token by token."""
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    heads, dim = mixer.shape[0], mixer.shape[1]
+    by_token = (dim, heads, each, sequences)
+    states = (dim, dim, heads, sequences)
+    before = graph.view(state(blocks, dim * dim * heads), *states)
+    entering = graph.view(normed, normed.shape[0], each, 1, sequences)
+    whole = graph.like(blocks.matmul(entering, 3 * heads * dim))
+    query, key, value = (_split(blocks, whole, *by_token) for _ in "qkv")
+    decayed = graph.new(by_token, (query, _decay(blocks, "queries", 1, heads, each, sequences)))
+    turned = graph.view(decayed, dim, each, heads, sequences, strides=decayed.strides)
+    earlier = graph.new((dim, each, heads, sequences), (before, turned))
+    upright = blocks.contiguous(_split(blocks, value, each, dim, heads, sequences))
+    scores = graph.new((each, each, heads, sequences), (key, query))
+    scores = graph.like(scores, _decay(blocks, "tokens", each, each, heads, sequences))
+    total = graph.like(earlier, graph.new(earlier.shape, (upright, scores)))
+    graph.expand(total)
+    fading = graph.like(graph.like(blocks.input("slopes", heads)))
+    kept = graph.new(states, (before, graph.view(fading, 1, 1, heads)))
+    later = graph.new(by_token, (key, _decay(blocks, "keys", 1, heads, each, sequences)))
+    flipped = blocks.contiguous(_split(blocks, later, each, dim, heads, sequences))
+    stored(blocks, graph.like(kept, graph.new(states, (flipped, upright))))
+    gate = graph.like(blocks.matmul(entering, heads * dim))
+    back = blocks.contiguous(_split(blocks, total, *by_token))
+    flat = graph.view(back, heads * dim, each, 1, sequences)
+    gated = graph.like(gate, graph.new(flat.shape, (flat,)))
+    return graph.view(blocks.matmul(gated, shape.hidden), shape.hidden, shape.tokens)
+
+
+def _decay(blocks: Blocks, name: str, *dims: int) -> Tensor:
+    """An input that every layer scales for itself."""
+    return blocks.graph.like(blocks.input(f"decay of {name}", *dims))
 
 
 _LOWEST_RANK, _RANK_SHARE = 64, 16

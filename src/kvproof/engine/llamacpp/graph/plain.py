@@ -113,6 +113,10 @@ def _layer(
         skip = blocks.chosen_rows(skip) if skip else None
     if recipe.norms_after and not recipe.rows_after_norm:
         attended = blocks.norm(attended)
+    if recipe.adds_normed:
+        normed = blocks.chosen_rows(normed) if last else normed
+        middle = blocks.norm(blocks.add(attended, blocks.graph.like(normed)))
+        return blocks.add(feed(blocks, layer, middle), blocks.graph.like(middle))
     if recipe.residual != "serial":
         return _parallel(blocks, layer, normed, attended, stream)
     out = _serial(blocks, layer, attended, stream, logits)

@@ -304,9 +304,14 @@ def _mixer(model: Model, context: Context, recipe: Recipe, index: int) -> Mixer 
     """The mixer of a layer, None where it has none."""
     slots = [slot for slot in model.slots if slot.layer == index]
     conv = next((slot for slot in slots if isinstance(slot, ConvSlot)), None)
+    state = next((slot for slot in slots if isinstance(slot, RecurrentSlot)), None)
+    if conv is None and state is not None and state.mixer == "lightning":
+        return Mixer(
+            kind=state.mixer, channels=0, kernel=1, shape=state.shape, groups=1, rank=0,
+            planes=context.planes, normed=False,
+        )  # fmt: skip
     if conv is None or conv.mixer not in _MIXERS:
         return None
-    state = next((slot for slot in slots if isinstance(slot, RecurrentSlot)), None)
     groups = fact(model, "ssm.group_count", "n_groups", "mamba_n_groups", "linear_num_key_heads")
     normed = recipe.mixer_norms == "yes" or (
         recipe.mixer_norms == "in files" and _described_only(model)
