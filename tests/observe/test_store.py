@@ -64,6 +64,8 @@ def test_a_start_settles_its_own_deployment() -> None:
     seen = start("a", -0.4, terms=terms)
     other = start("a", 0.0, terms=terms, version="0.30+build2", flags={"max_model_len": 8192})
     assert -0.4 < learned_kv([seen], other) < -0.35
+    builds = [seen, start("a", -0.4, terms=terms, version="0.30+build2")]
+    assert learned_kv(builds, other) == pytest.approx(-0.4, abs=0.01)
     assert -0.4 < learned_kv([seen, start("b", 0.3, terms=terms)], other) < -0.3
 
 
@@ -97,6 +99,16 @@ def test_a_start_beyond_its_interval_moves_its_own_build_alone() -> None:
     assert learned_kv([odd], start("a", 0.0, terms=terms)) == pytest.approx(5.0, abs=0.01)
     assert abs(learned_kv([odd], start("a", 0.0, terms=terms, version="0.30+b"))) < 0.01
     assert abs(learned_kv([odd], start("b", 0.0, terms=terms))) < 0.01
+
+
+def test_what_two_starts_of_a_build_take_counts_once() -> None:
+    terms = gib(activations=4.0, communication=2.0)
+    odd = [start("a", 5.0, terms=terms, half=2**30, flags={"max_model_len": n}) for n in (1, 2)]
+    assert learned_kv(odd, start("a", 0.0, terms=terms)) == pytest.approx(5.0, abs=0.05)
+    plain = [start("a", -0.4, terms=terms, flags={"max_model_len": n}) for n in (1, 2, 3)]
+    assert learned_kv(plain, start("a", 0.0, terms=terms)) == pytest.approx(-0.4, abs=0.01)
+    differing = [odd[0], start("a", 4.0, terms=terms, half=2**30)]
+    assert 4 < learned_kv(differing, start("a", 0.0, terms=terms)) < 5
 
 
 def test_terms_are_learned_by_their_doubts() -> None:

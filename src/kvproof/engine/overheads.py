@@ -20,6 +20,8 @@ OUTSIDE = ("CUDA context", "KV cache")
 """Estimated terms that are no part of what an engine charges its cache with."""
 _SHOWN, _SHOWN_SHIFT = 0.0005, 0.01
 """From where on a factor and a shift are worth a word."""
+_LEAST = 2**20
+"""Bytes from which on a budget is moved."""
 _ALIKE = 0.01
 """Share by which estimates of one deployment's terms may differ, and GiB."""
 
@@ -28,11 +30,9 @@ class Own(msgspec.Struct, frozen=True, kw_only=True):
     """What one start taught of its own deployment: the model under its release, ranks and batch.
 
     `terms` are its estimated terms in bytes, by which the deployment is known again; `more` bytes
-    it takes, and `shifts` GiB for each GiB of a term's doubt. `exact`: of the release itself, not
-    of another build of it.
+    it takes, and `shifts` GiB for each GiB of a term's doubt.
     """
 
-    exact: bool
     terms: Mapping[str, float]
     more: float
     shifts: Mapping[str, float]
@@ -86,10 +86,9 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.kv_bytes - more)
 
     def matching(self, terms: Iterable[Term]) -> tuple[Own, ...]:
-        """What starts of the deployment with `terms` taught, of its very build if there are any."""
+        """What starts of the deployment with `terms` taught."""
         named = {term.name: term for term in terms if term.name not in OUTSIDE}
-        found = tuple(own for own in self.own if own.matches(named))
-        return tuple(own for own in found if own.exact) or found
+        return tuple(own for own in self.own if own.matches(named))
 
     @property
     def note(self) -> str:
@@ -120,10 +119,12 @@ def doubt_of(term: Term) -> float:
 def adjusted(budget: Budget, overheads: Overheads) -> Budget:
     """`budget` with the learned difference as a term of its own; terms still add up.
 
-    The interval moves along, and narrows to the spread of what was observed when that is known
-    and smaller.
+    Less than 1 MiB moves nothing. The interval moves along, and narrows to the spread of what was
+    observed when that is known and smaller.
     """
     if not overheads.starts or budget.kv_bytes <= 0:
+        return budget
+    if abs(overheads.moved(budget.terms)) < _LEAST:
         return budget
     kv = max(0, budget.kv_bytes + overheads.moved(budget.terms))
     moved = kv - budget.kv_bytes

@@ -132,7 +132,7 @@ def shared(
     base = _agreed(kept)
     kept = [_less(start, base) for start in kept]
     seen = [(start, part) for start in kept for part in start.known]
-    strange = [_strange(start, part, shares) for start, part in seen]
+    strange = _together(seen, [_strange(start, part, shares) for start, part in seen])
     pull = _solved(seen, strange, shares)
     era = era_of(release)
     shifts: dict[str, float] = {}
@@ -146,7 +146,7 @@ def shared(
             exact = start.release == (release or start.release)
             more = weight * odd if exact else 0.0
             rest = {n: weight * (1 - shares.of(n)) * start.doubts.get(n, 0.0) for n in part.terms}
-            own[id(start)] = _joined(own.get(id(start)), start, exact, more, rest)
+            own[id(start)] = _joined(own.get(id(start)), start, more, rest)
     host = shifts.pop(HOST, 0.0) * FLOOR / 2**30
     return Shared(
         constant=base + host,
@@ -161,15 +161,13 @@ def _less(start: Seen, base: float) -> Seen:
     return msgspec.structs.replace(start, total=total)
 
 
-def _joined(
-    found: Own | None, start: Seen, exact: bool, more: float, shifts: Mapping[str, float]
-) -> Own:
+def _joined(found: Own | None, start: Seen, more: float, shifts: Mapping[str, float]) -> Own:
     """One more printed part of a start of the deployment that is asked for."""
     gib = more + shifts.get(HOST, 0.0) * FLOOR / 2**30
     named = {name: value for name, value in shifts.items() if name != HOST}
     if found is None:
         terms = {name: value * 2**30 for name, value in start.terms.items()}
-        return Own(exact=exact, terms=terms, more=gib * 2**30, shifts=named)
+        return Own(terms=terms, more=gib * 2**30, shifts=named)
     both = {name: found.shifts.get(name, 0.0) + named.get(name, 0.0)
             for name in (*found.shifts, *named)}  # fmt: skip
     return msgspec.structs.replace(found, more=found.more + gib * 2**30, shifts=both)
@@ -230,6 +228,20 @@ def _strange(start: Seen, part: Part, shares: Shares) -> float:
     return usual * (surprise**2 - 1)
 
 
+def _same_build(a: tuple[Seen, Part], b: tuple[Seen, Part]) -> bool:
+    """Whether two starts have in common what they do not name: one deployment of one build."""
+    totals = a[1] is a[0].total and b[1] is b[0].total
+    return totals and a[0].release == b[0].release and same_deployment(a[0], b[0])
+
+
+def _together(seen: Sequence[tuple[Seen, Part]], strange: Sequence[float]) -> list[float]:
+    """What is not named, the same for all starts of a build."""
+    return [
+        max(other for b, other in zip(seen, strange, strict=True) if a is b or _same_build(a, b))
+        for a in seen
+    ]
+
+
 def _solved(
     seen: Sequence[tuple[Seen, Part]], strange: Sequence[float], shares: Shares
 ) -> list[float]:
@@ -241,8 +253,10 @@ def _solved(
         for j in range(i + 1):
             b, other = seen[j]
             value = covariance(a, one, b, other, shares)
+            if i == j or _same_build((a, one), (b, other)):
+                value += strange[i]
             if i == j:
-                value += strange[i] + _JITTER**2
+                value += _JITTER**2
             done = row if i == j else rows[j]
             value -= sum(row[k] * done[k] for k in range(j))
             row.append(math.sqrt(max(value, 1e-12)) if i == j else value / done[j])
