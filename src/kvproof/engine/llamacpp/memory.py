@@ -163,11 +163,12 @@ def _fit(model: Model, asked: Settled) -> Settled:
     """Lower the context to what fits, then the layers on the GPUs, as llama.cpp's fit does."""
     flags, best = asked.flags, asked
     if not flags.ctx_size:
-        low, high = max(flags.fit_ctx, _STEP), asked.context.cells
-        best = _context(model, asked, low)
+        least = max(flags.fit_ctx, _STEP)
+        best = _context(model, asked, least)
+        low, high = -(-least // _STEP), asked.context.cells // _STEP
         while low < high:
-            middle = min(max(-(-(low + high) // 2 // _STEP) * _STEP, low + 1), high)
-            trial = _context(model, asked, middle)
+            middle = (low + high + 1) // 2
+            trial = _context(model, asked, middle * _STEP)
             if fits(model, trial):
                 best, low = trial, middle
             else:
