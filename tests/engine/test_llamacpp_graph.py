@@ -79,6 +79,21 @@ def test_every_given_case_of_a_known_graph_is_exact(data_dir: Path) -> None:
     assert count >= 300
 
 
+ASKED = msgspec.json.decode(Path(__file__).with_name("llamacpp_graphs.json").read_bytes())
+
+
+@pytest.mark.parametrize("entry", ASKED, ids=lambda entry: entry["arch"])
+def test_graphs_of_their_own_are_exact(entry: dict[str, Any]) -> None:
+    """Random models with real llama.cpp b11549's answers, one of each kind of graph."""
+    arch = entry["arch"]
+    keys = {f"{arch}.{key}": value for key, value in entry["keys"].items()}
+    model = kvproof.load_model({"general.architecture": arch, **keys})
+    for asked in entry["asked"]:
+        named = flags_for({"params": asked["flags"]})
+        flags = flags_of(Deployment("llamacpp@b11549", **named))
+        assert graph_bytes(model, context_of(model, flags)) == asked["bytes"], asked["flags"]
+
+
 @pytest.mark.parametrize("name", [
     "meta-llama/Llama-3.1-8B", "google/gemma-3-27b-it", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b",
     "Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-V3",
