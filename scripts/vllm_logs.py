@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import kvproof
+from kvproof.engine.vllm.versions import V0_MODULE, planned_by
 from kvproof.errors import KvproofError
+from kvproof.hardware import accelerator
 from kvproof.model.types import Model
+from kvproof.observe.deploy import by_memory
 
 GIB = 2**30
 
@@ -127,7 +130,7 @@ def _point(row: dict[str, Any], *, settled: bool) -> Point:
         name=re.split(r" \(| \+|,| W4A16", row["model"].replace(" (FP8)", "-FP8"))[0].strip(),
         confidence=row["model_confidence"],
         version=_version(row.get("engine_version")) or known,
-        gpu=_gpu((row.get("gpu") or {}).get("name") or ""),
+        gpu=_by_memory(_gpu((row.get("gpu") or {}).get("name") or ""), row["observed"]),
         flags=_flags(row),
         observed=row["observed"],
         note=row.get("note", ""),
@@ -145,6 +148,8 @@ def _version(text: str | None) -> str | None:
     if text.startswith("0.6-0.8"):
         return "0.7"
     match = re.search(r"\d+\.\d+(\.\d+)?", text)
+    if match and "V0 engine" in text:
+        return planned_by(match[0], (V0_MODULE,))
     return match[0] if match else None
 
 
@@ -155,6 +160,20 @@ def _gpu(text: str) -> str | None:
         if name and _known(name):
             return name
     return None
+
+
+def _by_memory(name: str | None, observed: dict[str, Any]) -> str | None:
+    """The board of that chip that has the memory which the driver was seen to report.
+
+    A B200 of 184.31 GiB is a GB200's.
+    """
+    seen = observed.get("total_gpu_memory_gib")
+    if name is None or not seen:
+        return name
+    near = [row.name for row in by_memory(seen * GIB)]
+    own = accelerator(name).name
+    chip = own.split("-")[0]
+    return own if own in near else next((other for other in near if chip in other), name)
 
 
 def _known(name: str) -> bool:

@@ -18,7 +18,7 @@ from kvproof.engine.release import padded, release_number
 
 Version = tuple[int, int, int]
 NEWEST: Version = (0, 33, 0)
-_V0_MODULE, _V0_LAST = "vllm/worker/worker.py", "0.7.3"
+V0_MODULE, _V0_LAST = "vllm/worker/worker.py", "0.7.3"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,7 +283,7 @@ def planned_by(release: str, modules: Collection[str]) -> str:
     V0 outlived 0.7, unchanged: a start of 0.8 to 0.10 that it printed went by its last rules.
     """
     later = parse_version(release) >= (0, 8, 0)
-    return _V0_LAST if later and _V0_MODULE in modules else release
+    return _V0_LAST if later and V0_MODULE in modules else release
 
 
 def rules_for(text: str | None) -> Rules:
