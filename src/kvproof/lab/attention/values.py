@@ -63,6 +63,8 @@ def weigh_kernel(plan: Plan) -> Any:
         most = count if slices == 1 else max(1, RUN // (piece * line * size))
         for some in range(0, count, most):
             together = min(most, count - some)
+            # Where the slice is the row, the next piece comes next, else the next `together`.
+            skip = 1 if runs == 1 else together
             for turn in range(runs):
                 j, row = turn // groups * span, turn % groups * rows
                 place = row * shape.v_dim + j
@@ -73,7 +75,7 @@ def weigh_kernel(plan: Plan) -> Any:
                     acc = tile_load(out, place, shape.v_dim, rows, vectors)
                 for p in range(some, some + together):
                     base, t0, n = at[p, 2] + j // pack, p * piece, turn * together + p - some
-                    upcoming = at[some + together + n // runs, 2] + n % runs * share
+                    upcoming = at[some + skip + n // runs, 2] + n % runs * share
                     for t in range(max(0, low - t0), min(piece, high - t0), step):
                         if not steady:
                             prefetch(values, upcoming + t * jump, per_line, lines, 1)
