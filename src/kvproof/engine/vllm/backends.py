@@ -33,6 +33,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     kv_heads: int = 8
     kv_dtype: str = "auto"
     sinks: bool = False
+    wide: bool = False
+    """Activations of 32 bits: Triton's kernels and FlexAttention take them, no latent one does."""
     pictures: bool = False
     """Pictures are read in both directions, by backends that can do that."""
     block_size: int | None = None
@@ -169,6 +171,10 @@ _WHOLE = ("TRITON_ATTN", "TRITON_FLASHINFER", "TRITON_FLASH_ATTN", "FLEX_ATTENTI
 """Backends without decode context parallelism (supports_dcp)."""
 
 
+_WIDE = ("TRITON_ATTN", "TRITON_ATTN_DIFFKV", "FLEX_ATTENTION")
+"""Backends that take f32 (supported_dtypes)."""
+
+
 def choose(attention: Attention) -> Backend:
     """The backend that vLLM picks: the forced one, else the first of its list that can do it."""
     forced = _forced(attention)
@@ -224,6 +230,8 @@ def _options(attention: Attention) -> list[Backend]:
     found = [b for b in found if asked in _KEEPS.get(b.name, (asked,))]
     if attention.context_ranks > 1:
         found = [b for b in found if b.name not in _WHOLE]
+    if attention.wide:
+        found = [b for b in found if b.name in _WIDE]
     return found
 
 

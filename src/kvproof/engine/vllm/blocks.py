@@ -43,6 +43,8 @@ _CPU_BLOCK = 128
 _LATENT_HYBRID = 128
 _OLD_LATENT_HYBRID = 64
 _CHUNK = 256
+_SHARED_OUT = (0, 32, 0)
+"""The release in which FlashMLA's refusal of shared caches in 16 bits was read."""
 
 
 def settle_blocks(model: Model, settings: Settings) -> Blocks:
@@ -68,6 +70,7 @@ def _backend(model: Model, settings: Settings, attention: Attention) -> Backend:
     backend = choose(attention) if _chooses(settings) else choose(_any_block(attention))
     if settings.rules.null_reserved:
         check_triton(backend, attention)
+    if settings.rules.version >= _SHARED_OUT:
         check_shared_out(backend, attention)
     return backend
 
@@ -99,6 +102,7 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         kv_heads=heads_on(kv_heads, settings.ranks),
         kv_dtype=settings.kv_dtype,
         sinks=model.model_type.startswith("gpt_oss"),
+        wide=settings.rules.null_reserved and settings.dtype == "f32",
         pictures=settings.rules.picture_backends and reads_pictures(model, settings.flags),
         block_size=settings.block_size,
         context_ranks=settings.context_ranks,
