@@ -294,7 +294,7 @@ def _kimi_delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     decay = _gate(blocks, normed, dim, heads)
     strength = graph.view(blocks.matmul(normed, heads), 1, heads, each, sequences)
     strength = graph.new(strength.shape, (strength,), reuses=True)
-    numbers = wide * (shape.tokens + dim * sequences)
+    numbers = wide * (shape.tokens + mixer.planes * dim * sequences)
     made = graph.new((numbers,), (*parts, graph.view(decay, *by_head), strength,
                                   graph.view(held, 1)))  # fmt: skip
     graph.expand(graph.view(graph.outside(1), 1, more=(graph.view(made, 1),)))
@@ -314,7 +314,7 @@ def _kept_columns(blocks: Blocks, mixer: Mixer, before: Tensor, normed: Tensor) 
     columns = graph.view(entering, each, wide, sequences)
     width = mixer.kernel - 1 + each
     whole = graph.new((width, wide, sequences), (graph.view(before, 1), columns))
-    stored(blocks, whole)
+    stored(blocks, whole, min(each, mixer.planes))
     return whole
 
 
