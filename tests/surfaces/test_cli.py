@@ -122,6 +122,28 @@ def test_charts(ending: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [target.name]
 
 
+def test_titles_of_charts_side_by_side_are_level(tmp_path: Path) -> None:
+    target = tmp_path / "plan.svg"
+    for contexts in ("4k,128k", "4k,8k,32k,128k"):
+        kvproof(LLAMA, "--gpu", "H100-80GB", "--contexts", contexts, "-o", str(target))
+        drawn = target.read_text()
+        titles = [
+            re.findall(r'role-title"><g transform="translate\([-\d.]+,([-\d.]+)\)', panel)[0]
+            for panel in drawn.split("concat_1_concat_")[1:]
+            if "role-title" in panel
+        ]
+        assert len(titles) == 2
+        assert abs(float(titles[0]) - float(titles[1])) <= 1
+
+
+def test_every_term_of_a_plan_has_its_own_sign() -> None:
+    done = kvproof("deepseek-ai/DeepSeek-V3", "--gpu", "8xH200", "--tp", "8", "--contexts", "4k")
+    table = done.stdout.partition("Memory of")[2].partition("How many fit")[0]
+    signs = [line[2] for line in table.splitlines() if "iB" in line and line[3:4] == " "]
+    assert len(signs) >= 11
+    assert len(set(signs)) == len(signs)
+
+
 def test_it_does_not_fit_is_status_1() -> None:
     done = kvproof("meta-llama/Meta-Llama-3-70B", "--gpu", "L4", "--engine", "formula")
     assert done.returncode == 1

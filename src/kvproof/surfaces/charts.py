@@ -121,7 +121,12 @@ def _speed_bars(plan: Any) -> Spec:
     return _labelled_bars(values, "rate", "Tokens per second for each of them", ",.0f")
 
 
+_HEADROOM = 1.12
+"""The scale's top over the highest bar. Labels stay within, so that titles are level."""
+
+
 def _labelled_bars(values: list[dict[str, Any]], field: str, title: str, form: str) -> Spec:
+    top = _HEADROOM * max((value[field] for value in values), default=0) or 1
     encoding = {
         "x": {
             "field": "context",
@@ -130,7 +135,13 @@ def _labelled_bars(values: list[dict[str, Any]], field: str, title: str, form: s
             "title": "context",
             "axis": {"labelAngle": 0},
         },
-        "y": {"field": field, "type": "quantitative", "title": None},
+        "y": {
+            "field": field,
+            "type": "quantitative",
+            "title": None,
+            "scale": {"domainMax": top},
+            "axis": {"labelFlush": 8},
+        },
     }
     return {
         "title": {"text": title, "fontSize": 13},

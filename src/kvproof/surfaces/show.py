@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import msgspec
@@ -94,7 +96,8 @@ def terms_text(title: str, terms: Sequence[Term]) -> str:
     return "\n".join(lines)
 
 
-_SIGNS = "█▓▒░▞▚╱╲·:"
+# A sign for each term; in plain terminals too, where others stand for the first nine.
+_SIGNS = "█▓▒░▞▚╱╲·:+*&@$~^" + string.ascii_uppercase
 
 
 def budget_text(plan: Plan) -> str:
@@ -109,7 +112,7 @@ def _memory_text(plan: Plan, device: str, terms: Sequence[Term]) -> str:
     shown = [term for term in terms if term.value > 0]
     total = sum(int(term.value) for term in terms)
     ordered = sorted(shown, key=lambda term: not term.name.startswith("KV cache"))
-    signs = {t.name: _SIGNS[min(i, len(_SIGNS) - 1)] for i, t in enumerate(ordered)}
+    signs = {term.name: sign for term, sign in zip(ordered, cycle(_SIGNS), strict=False)}
     drawn = bar([(signs[t.name], float(t.value)) for t in ordered])
     rows = [
         [

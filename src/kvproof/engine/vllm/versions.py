@@ -18,6 +18,11 @@ from kvproof.engine.release import padded, release_number
 
 Version = tuple[int, int, int]
 NEWEST: Version = (0, 33, 0)
+_PATCHES = {
+    4: 3, 5: 5, 6: 6, 7: 3, 8: 5, 9: 2, 10: 2, 11: 2, 14: 1, 15: 1, 17: 1, 18: 1, 19: 1, 20: 2,
+    22: 1, 25: 1, 27: 1,
+}  # fmt: skip
+"""The last patch of each 0.x on PyPI (November 2026); the others have none."""
 V0_MODULE, _V0_LAST = "vllm/worker/worker.py", "0.7.3"
 
 
@@ -259,11 +264,15 @@ def rules_at(version: Version) -> Rules:
 
 
 def releases() -> tuple[str, ...]:
-    """Every release that can have printed a log, oldest first; patches that never were do no harm.
+    """Every release that can have printed a log, oldest first.
 
     0.4 is the first whose lines are read.
     """
-    return tuple(f"0.{minor}.{patch}" for minor in range(4, NEWEST[1] + 1) for patch in range(6))
+    return tuple(
+        f"0.{minor}.{patch}"
+        for minor in range(4, NEWEST[1] + 1)
+        for patch in range(_PATCHES.get(minor, 0) + 1)
+    )
 
 
 def era_at(version: Version) -> str:
