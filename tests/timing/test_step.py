@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 import kvproof
@@ -70,6 +71,57 @@ def test_efficiency_stretches_the_step() -> None:
     assert real.seconds == pytest.approx(2 * ideal.seconds)
 
 
-def test_a_state_space_model_never_crosses() -> None:
-    model = kvproof.load_model("tiiuae/falcon-mamba-7b")
-    assert crossover_tokens(model, types_of(model, None)) is None
+@pytest.mark.parametrize(
+    ("name", "machine", "context"),
+    [
+        ("meta-llama/Llama-3.1-8B", H100, 4096),
+        ("meta-llama/Llama-3.1-8B", H100, 131_072),
+        ("mistralai/Mixtral-8x7B-v0.1", H100, 4096),  # its batch hits every expert
+        ("openai/gpt-oss-120b", H100, 8192),
+        ("google/gemma-3-27b-it", H100, 4096),  # each sequence fills its windows
+        ("tiiuae/falcon-mamba-7b", H100, 4096),  # each sequence has its states
+        ("deepseek-ai/DeepSeek-V3", Machine(bandwidth=1e12, flops=None, ranks=16, stages=2), 8192),
+    ],
+)
+def test_at_the_crossing_a_step_reads_as_much_cache_as_weights(
+    name: str, machine: Machine, context: int
+) -> None:
+    model = kvproof.load_model(name)
+    types = types_of(model, None)
+    tokens = crossover_tokens(model, types, machine=machine, context=context)
+    assert tokens is not None
+    before = int(tokens / context)
+    shares = [
+        step_time(model, machine, types, {context: n}).kv_share for n in (before, before + 1) if n
+    ]
+    assert shares[-1] >= 0.5
+    assert all(share <= 0.5 for share in shares[:-1])
+
+
+def test_a_model_without_a_cache_has_no_crossing() -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    bare = msgspec.structs.replace(model, slots=())
+    assert crossover_tokens(bare, types_of(model, None)) is None
+
+
+def test_a_layer_lies_on_one_pipeline_stage() -> None:
+    model = kvproof.load_model("Qwen/Qwen3-235B-A22B")  # 4 KV heads
+    types = types_of(model, None)
+    staged = Machine(bandwidth=3.35e12, flops=989e12, ranks=8, stages=2)
+    held = 94 * 2 * 4 * 128 * 2 * 4096
+    assert step_time(model, staged, types, {4096: 10}).kv_bytes == 10 * held
+
+
+def test_stages_read_the_weights_once_for_each_batch_in_flight() -> None:
+    model = kvproof.load_model(LLAMA)
+    types = types_of(model, None)
+    staged = Machine(bandwidth=3.35e12, flops=989e12, ranks=4, stages=4)
+    whole = step_time(model, H100, types, {4096: 16})
+    step = step_time(model, staged, types, {4096: 16})
+    assert step.weight_bytes == 4 * whole.weight_bytes
+    assert step.kv_bytes == whole.kv_bytes
+    # A token passes all stages: no more of them make one sequence faster.
+    one, alone = (step_time(model, m, types, {4096: 1}) for m in (H100, staged))
+    assert alone.seconds == pytest.approx(one.seconds)
+    # Two sequences keep two of the four stages busy.
+    assert step_time(model, staged, types, {4096: 2}).seconds == pytest.approx(one.seconds)

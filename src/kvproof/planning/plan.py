@@ -12,6 +12,7 @@ from kvproof.engine.base import (
     Capacity,
     Deployment,
     engine_module,
+    parallel_sizes,
     ranks_of,
     served_model,
 )
@@ -50,7 +51,8 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `kvproof.plan`; `replicas` copies of the model on `ranks` GPUs each.
 
-    `crossover_tokens`: cached tokens in a batch at which KV reads equal weight reads.
+    `crossover_tokens`: cached tokens in a batch, of sequences of the first of `rows`, at which KV
+    reads equal weight reads.
     """
 
     model: str
@@ -101,7 +103,13 @@ def make_plan(
             slot.entry_bytes(types) for slot in model.slots if slot.kind != "cross"
         ),
         rows=rows,
-        crossover_tokens=crossover_tokens(model, types, _streamed(model, deployment), ranks),
+        crossover_tokens=crossover_tokens(
+            model,
+            types,
+            _streamed(model, deployment),
+            machine=Machine(bandwidth=1.0, flops=None, **_sizes(deployment, ranks)),
+            context=contexts[0],
+        ),
         fits=budget.kv_bytes > 0 and not refusals and any(row.sequences for row in rows),
         warnings=(
             *_warnings(model, contexts, deployment, (replicas, capacity.max_model_len)),
@@ -186,9 +194,19 @@ def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | No
         return None
     own = getattr(engine_module(deployment.engine.name), "offload_for", None)
     return Machine(
-        bandwidth=bandwidth, flops=flops, ranks=ranks, sharing=_sharing(deployment),
+        bandwidth=bandwidth, flops=flops, **_sizes(deployment, ranks),
         offload=own(model, deployment) if own is not None else None,
     )  # fmt: skip
+
+
+def _sizes(deployment: Deployment, ranks: int) -> dict[str, Any]:
+    """How one copy's `ranks` share the work."""
+    stages = parallel_sizes(deployment.flags)[1]
+    return {
+        "ranks": ranks,
+        "stages": stages if ranks % stages == 0 else 1,
+        "sharing": _sharing(deployment),
+    }
 
 
 def _sharing(deployment: Deployment) -> int:

@@ -33,6 +33,8 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank offers: bytes a second, operations a second; `ranks` share the work.
 
+    The ranks are `stages` pipeline stages of equal size: a layer's cache lies on one stage, and
+    as many batches as there are stages are in flight, so that every stage works.
     `sharing` copies of the model deal one set of routed experts out among them (data parallelism
     of the attention): each keeps and reads its part, for the sequences of all. `offload`: what is
     read from host memory instead, and ranks that work one after the other.
@@ -41,20 +43,30 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: float
     flops: float | None
     ranks: int = 1
+    stages: int = 1
     sharing: int = 1
     offload: Offload | None = None
 
     @property
-    def speed(self) -> float:
+    def shards(self) -> int:
+        """Ranks that share one layer."""
+        return self.ranks // self.stages
+
+    def in_flight(self, sequences: float) -> float:
+        """Batches that `sequences` are dealt out to: one for each stage, while they last."""
+        return min(self.stages, max(sequences, 1))
+
+    def speed(self, sequences: int) -> float:
         """Bytes a second of the ranks that read at once."""
         turns = self.offload.turns if self.offload else 1
-        return self.bandwidth * self.ranks / turns
+        return self.bandwidth * self.ranks * self.in_flight(sequences) / self.stages / turns
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """A decode step of `batch` sequences; bytes and operations over all ranks.
 
-    `limit` says which of the two takes longer; `seconds` is that one.
+    `limit` says which of the two takes longer; `seconds` is that one. Over pipeline stages a step
+    is one round: each sequence has passed every stage once.
     """
 
     batch: int
@@ -127,7 +139,9 @@ def _slot_flops(slot: Slot, tokens: int, heads: int) -> int:
     return 0
 
 
-def weights_read(model: Model, batch: int, streamed: int | None = None, *, sharing: int = 1) -> int:
+def weights_read(
+    model: Model, batch: float, streamed: int | None = None, *, sharing: int = 1
+) -> int:
     """Weight bytes that a step of `batch` sequences reads.
 
     Of E experts with k chosen per token a batch hits E x (1 - (1 - k/E)^batch) on average. Of
@@ -140,19 +154,29 @@ def weights_read(model: Model, batch: int, streamed: int | None = None, *, shari
     return total - round((1 - share / sharing) * expert_bytes(model))
 
 
-def _experts_hit(model: Model, batch: int) -> float:
+def _experts_hit(model: Model, batch: float) -> float:
     """The share of the routed experts that `batch` tokens hit on average."""
     missed = max(0.0, 1 - model.experts_per_token / model.experts)
     return float(1 - missed**batch)
 
 
-def _host_read(model: Model, machine: Machine, batch: int, kv: int) -> tuple[int, int]:
+def _rounds_read(model: Model, machine: Machine, sequences: float, streamed: int | None) -> int:
+    """Weight bytes that a step reads: every batch in flight reads the weights once."""
+    flying = machine.in_flight(sequences)
+    batch = max(sequences, 1) / flying
+    return round(flying * weights_read(model, batch, streamed, sharing=machine.sharing))
+
+
+def _host_read(model: Model, machine: Machine, sequences: int, kv: int) -> tuple[int, int]:
     """Weight and cache bytes that a step reads from host memory."""
     offload = machine.offload
     if offload is None:
         return 0, 0
+    flying = machine.in_flight(sequences)
+    batch = max(sequences, 1) / flying
     hit = _experts_hit(model, batch) if model.experts and model.experts_per_token else 1.0
-    return offload.weight_bytes + round(hit * offload.expert_bytes), round(kv * offload.cache_share)
+    weights = round(flying * (offload.weight_bytes + hit * offload.expert_bytes))
+    return weights, round(kv * offload.cache_share)
 
 
 def step_time(
@@ -167,16 +191,16 @@ def step_time(
     """A decode step over a `batch` of {cached tokens: how many sequences have that many}."""
     efficiency = efficiency or Efficiency()
     sequences = sum(batch.values())
-    weights = weights_read(model, max(sequences, 1), streamed, sharing=machine.sharing)
-    kv = sum(count * read_bytes(model, n, types, machine.ranks) for n, count in batch.items())
+    weights, speed = _rounds_read(model, machine, sequences, streamed), machine.speed(sequences)
+    kv = sum(count * read_bytes(model, n, types, machine.shards) for n, count in batch.items())
     dense = 2 * model.active_parameters * sequences
     flops = dense + sum(count * attention_flops(model, n) for n, count in batch.items())
-    host = _host_read(model, machine, max(sequences, 1), kv)
-    reading = (weights - host[0]) / (machine.speed * efficiency.weights)
-    reading += (kv - host[1]) / (machine.speed * efficiency.attention)
+    host = _host_read(model, machine, sequences, kv)
+    reading = (weights - host[0]) / (speed * efficiency.weights)
+    reading += (kv - host[1]) / (speed * efficiency.attention)
     on_host = _host_term(machine, host, efficiency)
     reading += on_host.value if on_host else 0.0
-    peak = machine.flops * machine.speed / machine.bandwidth if machine.flops else None
+    peak = machine.flops * speed / machine.bandwidth if machine.flops else None
     computing = flops / (peak * efficiency.compute) if peak else 0.0
     return StepTime(
         batch=sequences,
@@ -188,7 +212,10 @@ def step_time(
         seconds=max(reading, computing),
         limit="bandwidth" if reading >= computing else "compute",
         efficiency=efficiency,
-        terms=_terms((weights, kv), host, machine, (reading, flops, computing), efficiency)
+        terms=_terms(
+            (weights, kv), host, (speed, int(machine.in_flight(sequences))),
+            (reading, flops, computing), efficiency,
+        )
         + ((on_host,) if on_host else ()),
     )  # fmt: skip
 
@@ -212,18 +239,19 @@ def _host_term(machine: Machine, host: tuple[int, int], eff: Efficiency) -> Term
 def _terms(
     read: tuple[int, int],
     host: tuple[int, int],
-    machine: Machine,
+    pace: tuple[float, int],
     work: tuple[float, int, float],
     eff: Efficiency,
 ) -> tuple[Term, ...]:
     (weights, kv), (reading, flops, computing) = read, work
-    speed, behind = machine.speed, " + host" if sum(host) else ""
+    (speed, flying), behind = pace, " + host" if sum(host) else ""
+    passes = f", {flying} batches in flight over the pipeline's stages" if flying > 1 else ""
     return (
         Term(
             name="weights read",
             value=weights,
             unit="B",
-            formula=f"streamed weights = {weights:,} B",
+            formula=f"streamed weights{passes} = {weights:,} B",
             source="tensor shapes; embedding tables are looked up, not streamed",
         ),
         Term(
@@ -253,16 +281,31 @@ def _terms(
 
 
 def crossover_tokens(
-    model: Model, types: Types, streamed: int | None = None, ranks: int = 1
+    model: Model,
+    types: Types,
+    streamed: int | None = None,
+    *,
+    machine: Machine | None = None,
+    context: int = 4096,
 ) -> float | None:
-    """Cached tokens in the batch at which KV reads equal weight reads; None if never.
+    """Cached tokens in a batch of sequences of `context` at which KV reads equal weight reads.
 
-    Counts only what grows: slots that stop growing add a constant, which is taken off first.
+    Both depend on the batch: a larger one hits more experts, and a window or state is read for
+    each sequence. None where nothing is cached.
     """
-    weights = weights_read(model, 1, streamed)
-    far = 2**20
-    one, two = (read_bytes(model, n, types, ranks) for n in (far, 2 * far))
-    slope = (two - one) / far
-    if slope <= 0:
+    machine = machine or Machine(bandwidth=1.0, flops=None)
+    each = read_bytes(model, context, types, machine.shards)
+    if not each:
         return None
-    return max(0.0, (weights - (one - slope * far)) / slope)
+
+    def weights(sequences: float) -> int:
+        return _rounds_read(model, machine, sequences, streamed)
+
+    # Weight reads rise ever slower with the batch, so beyond one sequence they meet once.
+    low, high = 1.0, max(1.0, weights(float(2**40)) / each)
+    if weights(low) <= each:
+        return context * weights(low) / each
+    for _ in range(64):
+        middle = (low + high) / 2
+        low, high = (low, middle) if middle * each >= weights(middle) else (middle, high)
+    return context * high
