@@ -11,6 +11,7 @@ from test_llamacpp import flags_for, given_cases
 
 import kvproof
 from kvproof.engine.base import Deployment
+from kvproof.engine.llamacpp import compute
 from kvproof.engine.llamacpp.context import context_of
 from kvproof.engine.llamacpp.flags import flags_of
 from kvproof.engine.llamacpp.graph import graph_bytes, host_bytes, reading
@@ -151,3 +152,49 @@ def test_builds_reserve_logits_of_every_token_or_of_the_outputs() -> None:
     new = context_of(model, flags_of(Deployment("llamacpp@b9500", ctx_size=4096)))
     assert (old.outputs, new.outputs) == (512, 4)
     assert msgspec.structs.replace(old, build=new.build, outputs=4) == new
+
+
+def bounds(model: Any, version: str = "llamacpp", **flags: Any) -> list[tuple[float, float] | None]:
+    """Shares of the compute buffers' figures that bound them, None for exact ones."""
+    budget = kvproof.budget(kvproof.load_model(model), Deployment(version, ctx_size=8192, **flags))
+    terms = [term for term in budget.terms if term.name.startswith("compute buffer")]
+    return [
+        None if term.low is None or term.high is None
+        else (round(term.low / term.value, 2), round(term.high / term.value, 2))
+        for term in terms
+    ]  # fmt: skip
+
+
+def test_the_graphs_figure_is_exact_where_it_was_shown_and_bounded_elsewhere() -> None:
+    llama = "meta-llama/Llama-3.1-8B"
+    assert bounds(llama) == [None]
+    assert bounds(llama, "llamacpp@b9500") == [(0.99, 1.10)]
+    assert bounds(llama, gpu="RTX-4090")[0] == (0.99, 1.10)
+    assert bounds(llama, gpu="RTX-4090", n_gpu_layers=8) == [(0.99, 2.95)] * 2
+    assert bounds(llama, gpu="2xRTX-4090")[:2] == [(0.99, 2.95)] * 2
+    assert bounds("deepseek-ai/DeepSeek-V3", gpu_memory=10**12)[0] == (0.99, 1.34)
+
+
+def test_the_law_is_bounded_as_it_missed(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    """What has no graph: the bounds hold all but two of the answers whose graphs are known."""
+    monkeypatch.setattr(compute, "graph_bytes", lambda *_, **__: None)
+    models, cases = given_cases(data_dir)
+    answers = [
+        (models[case["model"]], flags_for(case), case["exact_compute_bytes"])
+        for case in cases
+        if "error" not in case
+    ]
+    answers += [
+        (kvproof.load_model({"general.architecture": e["arch"]}
+                            | {f"{e['arch']}.{key}": value for key, value in e["keys"].items()}),
+         flags_for({"params": asked["flags"]}), asked["bytes"])
+        for e in ASKED for asked in e["asked"]
+    ]  # fmt: skip
+    outside = 0
+    for model, named, real in answers:
+        flags = flags_of(Deployment("llamacpp@b11549", **named))
+        term = compute.compute_term(model, context_of(model, flags))
+        assert term.low is not None
+        assert term.high is not None
+        outside += not term.low <= real <= term.high
+    assert (len(answers), outside) == (354, 2)

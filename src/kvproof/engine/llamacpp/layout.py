@@ -52,11 +52,14 @@ def pieces(model: Model, context: Context) -> tuple[Piece, ...]:
     return (*own, *_drafting(model, context))
 
 
+def prediction_layers(model: Model) -> int:
+    """Layers of the model that predict further tokens."""
+    return fact(model, "nextn_predict_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers")
+
+
 def _drafting(model: Model, context: Context) -> Iterator[Piece]:
     """The cache of the layers that predict further tokens, in a context of their own."""
-    layers = fact(
-        model, "nextn_predict_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers"
-    )
+    layers = prediction_layers(model)
     like = next((s for s in reversed(model.slots) if isinstance(s, FullSlot | LatentSlot)), None)
     if context.draft is None or like is None:
         return

@@ -276,8 +276,14 @@ def _gpu_compute(model: Model, context: Context, place: Placement, device: int) 
     """The estimate for one GPU; only the one with the output computes logits."""
     if device != place.output:
         context = msgspec.structs.replace(context, outputs=0)
-    term = compute_term(model, context, on_gpu=True)
+    term = compute_term(model, context, on_gpu=True, split=_split(model, place))
     return msgspec.structs.replace(term, name=f"compute buffer{_name(place, device)}")
+
+
+def _split(model: Model, place: Placement) -> bool:
+    """Whether several devices compute a part of the graph each."""
+    on_host = place.kv_on_host or bool(model.experts and place.experts_on_host)
+    return on_host or len({*place.layers, place.output}) > 1
 
 
 def _host_compute(model: Model, context: Context, place: Placement) -> Term:
@@ -286,7 +292,8 @@ def _host_compute(model: Model, context: Context, place: Placement) -> Term:
     if HOST in place.layers:
         if place.output != HOST:
             context = msgspec.structs.replace(context, outputs=0)
-        return msgspec.structs.replace(compute_term(model, context), name=name)
+        term = compute_term(model, context, split=_split(model, place))
+        return msgspec.structs.replace(term, name=name)
     size = host_bytes(model, context)
     if size is not None:
         return Term(

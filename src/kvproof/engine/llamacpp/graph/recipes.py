@@ -56,7 +56,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dropped. `gate`: the attention's output times a gate for every number or head. `second_norm`:
     attention has a norm of its own. `swaps_norms`: its metadata can move norms behind.
     `closed_logits`: so many logits are closed in a copy. `wkv`: which RWKV it is. `scans_heads`:
-    a scan has one step for every head. `adds_normed`: sums take the normed stream.
+    a scan has one step for every head. `adds_normed`: sums take the normed stream. `doubt`: the
+    largest share by which the program's buffer was another than the graph's.
     """
 
     norm: Literal["rms", "mean", "eps"] = "rms"
@@ -99,6 +100,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     scans_heads: bool = False
     swaps_norms: bool = False
     closed_logits: int = 0
+    doubt: float = 0.0
     routing: Routing | None = None
 
 
