@@ -12,14 +12,12 @@ from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.observe.deploy import ranks_of
 from kvproof.observe.figures import Log
-from kvproof.observe.releases import asked_share
+from kvproof.observe.releases import USUAL_SHARE, asked_share
 from kvproof.units import GIB, show_bytes
 
 _COUNTS = (1, 2, 4, 8, 16, 32)
 _BESIDE = 2 * GIB
 """Context, workspaces and a little cache that a GPU needs beside the weights."""
-_USUAL_SHARE = 0.9
-"""Stands for a share that no line, flag or rule tells."""
 _MOST_SHARE = 0.97
 _TOKENS = 4096
 """A pool that holds fewer tokens is no use."""
@@ -80,7 +78,7 @@ def load_advice(log: Log, model: Model | None, deployment: Deployment | None) ->
             "checkpoint; name the model for amounts",
         )
     weights = weight_bytes(model)
-    share = share_in_force(log, model, deployment) or _USUAL_SHARE
+    share = share_in_force(log, model, deployment) or USUAL_SHARE
     lines = []
     if others > GIB:
         lines.append(f"stop the other processes: they hold {show_bytes(others)} of the GPU")

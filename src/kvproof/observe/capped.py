@@ -13,6 +13,7 @@ from kvproof.units import GIB
 _LEAST_SHARE = 0.5
 """No default of mem_fraction_static comes near it."""
 _NEAR = 0.8
+"""A share that is taken by less than this part of it was not what bounded the pools."""
 
 
 def token_cap(log: Log, gpu: Accelerator | None) -> tuple[int, str] | None:

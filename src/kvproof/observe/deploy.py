@@ -18,7 +18,6 @@ from kvproof.units import GIB
 
 # Two GPUs whose memory differs by less are not told apart by what a log prints of it.
 _SAME_MEMORY = 0.006
-_UNIFIED_LOW = 0.02
 # Flags that logs print for what was settled on; the names under which the engine takes them.
 # Not SGLang's max_running_requests: settled on after the pools, it would size them when asked for.
 _SETTLED = {"sglang": {"context_length_used": "context_length"}}

@@ -27,7 +27,8 @@ _DATED = {
 }  # fmt: skip
 _CONFIGURED = "free_gpu_memory_fraction"
 """The share under the name that TensorRT-LLM's configuration has."""
-_USUAL_SHARE = 0.9
+USUAL_SHARE = 0.9
+"""Stands for a share that no line, flag or rule tells."""
 _PLAIN = 0.03
 """A larger difference is none of rounding, nor of a last block that is not full."""
 
@@ -92,7 +93,7 @@ def asked_share(log: Log) -> float:
     if asked and total:
         return round(asked / total, 3)
     if log.engine != "vllm":
-        return _USUAL_SHARE
+        return USUAL_SHARE
     dated = _dated("vllm")
     return float(dated.rules_at(dated.parse_version(log.version or log.wording.until)).utilization)
 

@@ -73,10 +73,9 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """One observed start: the cache's memory predicted and printed, and the printed terms.
 
     `half` is the half width of the predicted interval, `weights` the predicted weights, a draft's
-    with them. `terms`
-    holds the terms estimated, too, under names that begin with `ESTIMATED`, and by how much they
-    may be off under names that begin with `DOUBT`. A start whose log names no version has the
-    releases that its wording allows: `since` and `until`, empty if open.
+    with them. `terms` holds the terms estimated, too, under names that begin with `ESTIMATED`, and
+    by how much they may be off under names that begin with `DOUBT`. A start whose log names no
+    version has the releases that its wording allows: `since` and `until`, empty if open.
     """
 
     engine: str
@@ -101,8 +100,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def estimated(self) -> dict[str, float]:
         """The estimated terms, in bytes."""
-        named = ((n.removeprefix(ESTIMATED), v) for n, v in self.terms.items() if ESTIMATED in n)
-        return {name: value for name, value in named if name not in OUTSIDE}
+        return {
+            name: value
+            for key, value in self.terms.items()
+            if key.startswith(ESTIMATED) and (name := key.removeprefix(ESTIMATED)) not in OUTSIDE
+        }
 
     def doubt(self, name: str) -> float:
         """By how many bytes the estimated term `name` may be off."""

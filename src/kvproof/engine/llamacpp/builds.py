@@ -13,8 +13,6 @@ import msgspec
 
 from kvproof.errors import UsageError
 
-NEWEST = 11549
-
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
     """The rules that hold from build `first` on."""
