@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -42,24 +43,13 @@ _QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
 
 def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape | None:
     """The graph's shape on one device, None for an architecture whose graph is not known."""
-    recipe = recipe_of(context.arch)
-    if recipe is None:
+    recipe = _recipe(model, context)
+    layers = _read_layers(model, context, recipe) if recipe is not None else ()
+    if recipe is None or not layers:
         return None
-    if recipe.swaps_norms and _flag(model, "swin_norm", "swin_norm"):
-        recipe = msgspec.structs.replace(recipe, norms_before=False, norms_after=True)
-    read = _layers
-    if recipe.compressed or recipe.wkv:
-        read = _compressed_layers if recipe.compressed else _wkv_layers
-    layers = read(model, context, recipe)
-    if not layers:
-        return None
-    windows = [
-        slot.chunk if isinstance(slot, ChunkedSlot) else slot.window
-        for slot in model.slots
-        if isinstance(slot, SlidingSlot | ChunkedSlot | CompressedSlot)
-    ]
-    windowed = applies_windows(context) and bool(windows)
+    windowed, sliding = _sliding(model, context, recipe)
     tokens = pad(context.ubatch, context.sequences)
+    widest_heads = max(layer.kv_heads for layer in layers)
     return Shape(
         recipe=recipe,
         hidden=model.hidden_size,
@@ -76,11 +66,7 @@ def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape |
         sequences=context.sequences,
         streams=context.sequences if recipe.compressed else context.streams,
         cells=context.sequence_cells,
-        sliding_cells=sliding_cells(
-            context, windows[0], unified=context.unified and not recipe.compressed
-        )
-        if windows
-        else 0,
+        sliding_cells=sliding,
         windowed=windowed,
         flash=context.flash,
         k=context.k.name,
@@ -88,18 +74,48 @@ def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape |
         widest_value=max(layer.kv_heads * layer.v_dim for layer in layers),
         position_parts=_position_parts(model, recipe),
         scaled=bool(recipe.routing and recipe.routing.scales) and _described_only(model),
-        mean_norm=recipe.norm == "mean"
-        or (
-            recipe.norm == "eps"
-            and not _number(model, "attention.layer_norm_rms_epsilon", "rms_norm_eps")
-        ),
+        mean_norm=_mean_norm(model, recipe),
         queries_norm=_queries_norm(model, recipe),
         fused_width=_fused_width(model, recipe, layers[0]),
         layer_width=_layer_width(model, recipe),
         layer_count=model.layers,
-        second_norm=recipe.second_norm
-        and (_described_only(model) or max(layer.kv_heads for layer in layers) > 1),
+        second_norm=recipe.second_norm and (_described_only(model) or widest_heads > 1),
     )
+
+
+def _recipe(model: Model, context: Context) -> Recipe | None:
+    """The architecture's recipe, as the model's metadata has it."""
+    recipe = recipe_of(context.arch)
+    if recipe is not None and recipe.swaps_norms and _flag(model, "swin_norm", "swin_norm"):
+        return msgspec.structs.replace(recipe, norms_before=False, norms_after=True)
+    return recipe
+
+
+def _read_layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]:
+    """The layers; none where a graph of theirs is not known."""
+    if recipe.compressed:
+        return _compressed_layers(model, context, recipe)
+    return (_wkv_layers if recipe.wkv else _layers)(model, context, recipe)
+
+
+def _sliding(model: Model, context: Context, recipe: Recipe) -> tuple[bool, int]:
+    """Whether sliding layers have a cache of their own, and the cells of one stream of it."""
+    windows = [
+        slot.chunk if isinstance(slot, ChunkedSlot) else slot.window
+        for slot in model.slots
+        if isinstance(slot, SlidingSlot | ChunkedSlot | CompressedSlot)
+    ]
+    if not windows:
+        return False, 0
+    unified = context.unified and not recipe.compressed
+    return applies_windows(context), sliding_cells(context, windows[0], unified=unified)
+
+
+def _mean_norm(model: Model, recipe: Recipe) -> bool:
+    """Whether norms take the mean off; by which epsilon the metadata has where the recipe says."""
+    if recipe.norm == "eps":
+        return not _number(model, "attention.layer_norm_rms_epsilon", "rms_norm_eps")
+    return recipe.norm == "mean"
 
 
 def _layer_width(model: Model, recipe: Recipe) -> int:
@@ -165,61 +181,91 @@ def _described_only(model: Model) -> bool:
     return model.source.origin == "dict" and "general.architecture" in model.config
 
 
-def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]:
-    windowed = applies_windows(context) and any(
-        isinstance(slot, SlidingSlot | ChunkedSlot) for slot in model.slots
-    )
-    heads = facts_by_layer(model, "attention.head_count", "num_attention_heads")
-    wide = facts_by_layer(model, "feed_forward_length", "dense_intermediate_size",
-                          "intermediate_size", "ffn_hidden_size", "n_inner")  # fmt: skip
+class _Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the layers of a model are read from; `dense` layers lead those with experts."""
+
+    model: Model
+    context: Context
+    recipe: Recipe
+    windowed: bool
+    heads: Sequence[int]
+    wide: Sequence[int]
+    clamps: Sequence[bool]
+    dense: int
+    step: int
+    """Every so many layers have experts."""
+    own: Mapping[int, Slot]
+    indexers: Mapping[int, IndexerSlot]
+
+
+def _facts(model: Model, context: Context, recipe: Recipe) -> _Facts:
     leads = recipe.routing is not None and recipe.routing.leading
     dense = fact(model, "leading_dense_block_count", "first_k_dense_replace") if leads else 0
-    clamps = _clamps(model, recipe)
     spread = recipe.routing is not None and recipe.routing.interleaved
     step = fact(model, "interleave_moe_layer_step", "interleave_moe_layer_step") if spread else 1
-    made: list[Layer] = []
-    own: dict[int, Slot] = {
-        slot.layer: slot for slot in model.slots
-        if isinstance(slot, FullSlot | SharedSlot | LatentSlot)
-    }  # fmt: skip
     indexers = {slot.layer: slot for slot in model.slots if isinstance(slot, IndexerSlot)}
     if recipe.blockwise and indexers:
         dense = dense or min(indexers)
-    for index in range(model.layers):
-        slot = own.get(index)
-        if isinstance(slot, SharedSlot) and slot.source_layer is not None:
-            slot = own.get(slot.source_layer)
-        latent = None
-        if isinstance(slot, LatentSlot):
-            latent = _latent(model, slot, indexers.get(index), recipe)
-            slot = _as_heads(slot, latent)
-        mixer = _mixer(model, context, recipe, index)
-        attends = isinstance(slot, FullSlot)
-        if not isinstance(slot, FullSlot):
-            if mixer is None and not recipe.single:
-                return ()
-            slot = FullSlot(layer=index, kv_heads=0, k_dim=0, v_dim=0)
-        blockwise = None
-        if recipe.blockwise and index >= dense and _chooses_blocks(context):
-            if context.ubatch <= context.streams:
-                return ()  # one token of a stream: cells are gathered, not masked
-            blockwise = _blockwise(model, indexers.get(index))
-        slides = windowed and isinstance(slot, SlidingSlot | ChunkedSlot)
-        made.append(Layer(
-            index=index,
-            heads=heads[index] if index < len(heads) else model.attention_heads,
-            kv_heads=slot.kv_heads, k_dim=slot.k_dim, v_dim=slot.v_dim,
-            sliding=slides,
-            latent=latent, mixer=mixer, attends=attends, blockwise=blockwise,
-            stores=not isinstance(own.get(index), SharedSlot),
-            wide=_wide(model, recipe, wide[index] if index < len(wide) else 0,
-                       shares=isinstance(own.get(index), SharedSlot)),
-            clamped=index < len(clamps) and clamps[index],
-            routed=bool(recipe.routing and model.experts and index >= dense
-                        and (index + 1) % max(step, 1) == 0),
-            rotates=_rotates(recipe, index, slides or index < dense, windowed, model.layers),
-        ))  # fmt: skip
-    return tuple(made)
+    return _Facts(
+        model=model, context=context, recipe=recipe,
+        windowed=applies_windows(context)
+        and any(isinstance(slot, SlidingSlot | ChunkedSlot) for slot in model.slots),
+        heads=facts_by_layer(model, "attention.head_count", "num_attention_heads"),
+        wide=facts_by_layer(model, "feed_forward_length", "dense_intermediate_size",
+                            "intermediate_size", "ffn_hidden_size", "n_inner"),
+        clamps=_clamps(model, recipe),
+        dense=dense,
+        step=max(step, 1),
+        own={slot.layer: slot for slot in model.slots
+             if isinstance(slot, FullSlot | SharedSlot | LatentSlot)},
+        indexers=indexers,
+    )  # fmt: skip
+
+
+def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]:
+    """The usual layers; none where the graph of one is not known."""
+    facts = _facts(model, context, recipe)
+    made = [_layer(facts, index) for index in range(model.layers)]
+    known = tuple(layer for layer in made if layer is not None)
+    return known if len(known) == len(made) else ()
+
+
+def _layer(facts: _Facts, index: int) -> Layer | None:
+    model, recipe, own = facts.model, facts.recipe, facts.own
+    slot, indexer = own.get(index), facts.indexers.get(index)
+    if isinstance(slot, SharedSlot) and slot.source_layer is not None:
+        slot = own.get(slot.source_layer)
+    latent = blockwise = None
+    if isinstance(slot, LatentSlot):
+        latent = _latent(model, slot, indexer, recipe)
+        slot = _as_heads(slot, latent)
+    mixer = _mixer(model, facts.context, recipe, index)
+    attends = isinstance(slot, FullSlot)
+    if not isinstance(slot, FullSlot):
+        if mixer is None and not recipe.single:
+            return None
+        slot = FullSlot(layer=index, kv_heads=0, k_dim=0, v_dim=0)
+    if recipe.blockwise and index >= facts.dense and _chooses_blocks(facts.context):
+        if facts.context.ubatch <= facts.context.streams:
+            return None  # one token of a stream: cells are gathered, not masked
+        blockwise = _blockwise(model, indexer)
+    slides = facts.windowed and isinstance(slot, SlidingSlot | ChunkedSlot)
+    shares = isinstance(own.get(index), SharedSlot)
+    wide = facts.wide[index] if index < len(facts.wide) else 0
+    leads = index < facts.dense
+    return Layer(
+        index=index,
+        heads=facts.heads[index] if index < len(facts.heads) else model.attention_heads,
+        kv_heads=slot.kv_heads, k_dim=slot.k_dim, v_dim=slot.v_dim,
+        sliding=slides,
+        latent=latent, mixer=mixer, attends=attends, blockwise=blockwise,
+        stores=not shares,
+        wide=_wide(model, recipe, wide, shares=shares),
+        clamped=index < len(facts.clamps) and facts.clamps[index],
+        routed=bool(recipe.routing and model.experts and not leads
+                    and (index + 1) % facts.step == 0),
+        rotates=_rotates(recipe, index, slides or leads, facts.windowed, model.layers),
+    )  # fmt: skip
 
 
 def _wkv_layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]:
