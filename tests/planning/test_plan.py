@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,6 +38,29 @@ def test_fewer_ranks_than_gpus_are_replicas() -> None:
     plan = kvproof.plan(kvproof.load_model(LLAMA), deployment, [4096])
     assert (plan.ranks, plan.replicas) == (4, 2)
     assert plan.rows[0].total_sequences == 2 * plan.rows[0].sequences
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("sglang", {"tp_size": 8, "dp_size": 8, "enable_dp_attention": True}),
+        ("tensorrt_llm", {"tp_size": 8, "enable_attention_dp": True}),
+    ],
+)
+def test_each_copy_of_the_attention_has_sequences_of_its_own(
+    engine: str, flags: dict[str, Any]
+) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-235B-A22B-FP8")
+    deployment = kvproof.Deployment(engine, "8xH200", **flags)
+    plan = kvproof.plan(model, deployment, [4096])
+    row = plan.rows[0]
+    assert (plan.ranks, plan.replicas, plan.attention_copies) == (8, 1, 8)
+    assert row.total_sequences == 8 * row.sequences
+    assert row.step is not None
+    # One copy is one GPU: it reads its own pool with all KV heads, and its part of the experts.
+    assert row.step.kv_bytes == row.sequences * 4096 * 94 * 2 * 4 * 128 * 2
+    assert row.step.kv_bytes <= plan.budget.kv_bytes
+    assert row.step.weight_bytes < 60e9
 
 
 def test_ranks_must_divide_the_gpus() -> None:

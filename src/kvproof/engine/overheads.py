@@ -20,6 +20,8 @@ OUTSIDE = ("CUDA context", "KV cache")
 """Estimated terms that are no part of what an engine charges its cache with."""
 _SHOWN, _SHOWN_SHIFT = 0.0005, 0.01
 """From where on a factor and a shift are worth a word."""
+LEARNED = "learned overhead"
+"""The term of what learned starts took beyond the estimate; below 0 where they took less."""
 _LEAST = 2**20
 """Bytes from which on a budget is moved."""
 _ALIKE = 0.01
@@ -136,7 +138,7 @@ def adjusted(budget: Budget, overheads: Overheads) -> Budget:
     ]
     terms.append(
         Term(
-            name="learned overhead",
+            name=LEARNED,
             value=-moved,
             unit="B",
             formula=overheads.note,

@@ -51,6 +51,9 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `kvproof.plan`; `replicas` copies of the model on `ranks` GPUs each.
 
+    Each replica has `attention_copies`, with a cache and sequences of their own; what `rows` count
+    beside `total_sequences` is of one of them.
+
     `crossover_tokens`: cached tokens in a batch, of sequences of the first of `rows`, at which KV
     reads equal weight reads.
     """
@@ -60,6 +63,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str | None
     ranks: int
     replicas: int
+    attention_copies: int
     budget: Budget
     capacity: Capacity
     bytes_per_token: int
@@ -97,6 +101,7 @@ def make_plan(
         gpu=deployment.gpu,
         ranks=ranks,
         replicas=replicas,
+        attention_copies=attention_copies(deployment),
         budget=budget,
         capacity=capacity,
         bytes_per_token=sum(
@@ -174,7 +179,7 @@ def _row(
         context=context,
         bytes_per_sequence=sum(formula.held_bytes(slot, context, types) for slot in model.slots),
         sequences=count,
-        total_sequences=count * replicas,
+        total_sequences=count * replicas * attention_copies(deployment),
         limit="max_model_len" if refused else "max_num_seqs" if limited else "capacity",
         step=step,
         alone=alone,
@@ -200,22 +205,28 @@ def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | No
 
 
 def _sizes(deployment: Deployment, ranks: int) -> dict[str, Any]:
-    """How one copy's `ranks` share the work."""
+    """How the ranks of one copy of the attention share the work."""
     stages = parallel_sizes(deployment.flags)[1]
     return {
-        "ranks": ranks,
+        "ranks": ranks // attention_copies(deployment),
         "stages": stages if ranks % stages == 0 else 1,
         "sharing": _sharing(deployment),
     }
 
 
+def attention_copies(deployment: Deployment) -> int:
+    """Copies of the attention among the ranks of one replica, each with a cache and requests."""
+    own = getattr(engine_module(deployment.engine.name), "attention_copies", None)
+    return 1 if own is None else int(own(deployment))
+
+
 def _sharing(deployment: Deployment) -> int:
-    """Copies that deal the routed experts out among them: vLLM's data-parallel ranks.
+    """Copies that deal the routed experts out among them: attention's data-parallel ranks.
 
     Source: vLLM 0.32, model_executor/layers/fused_moe/config.py (FusedMoEParallelConfig.make).
     """
     if deployment.engine.name != "vllm":
-        return 1
+        return attention_copies(deployment)
     return int(deployment.flags.get("data_parallel_size") or 1)
 
 

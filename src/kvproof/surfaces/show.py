@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.common_flags import limit_name
+from kvproof.engine.overheads import LEARNED
 from kvproof.kinds import ConvSlot, CrossSlot, FullSlot, LatentSlot, RecurrentSlot, Slot, Types
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
@@ -110,6 +111,7 @@ def budget_text(plan: Plan) -> str:
 
 def _memory_text(plan: Plan, device: str, terms: Sequence[Term]) -> str:
     shown = [term for term in terms if term.value > 0]
+    learned = [term for term in terms if term.value < 0 and term.name == LEARNED]
     total = sum(int(term.value) for term in terms)
     ordered = sorted(shown, key=lambda term: not term.name.startswith("KV cache"))
     signs = {term.name: sign for term, sign in zip(ordered, cycle(_SIGNS), strict=False)}
@@ -118,12 +120,13 @@ def _memory_text(plan: Plan, device: str, terms: Sequence[Term]) -> str:
         [
             f"{signs[t.name]} {t.name.removesuffix(f', {device}')}",
             show_bytes(t.value),
-            f"{100 * t.value / max(1, total):.1f} %",
+            _share(t, total),
             _bounds(t),
         ]
         for t in ordered
     ]
-    lacking = -sum(int(t.value) for t in terms if t.value < 0)
+    rows += [[f"  {t.name}", show_bytes(t.value), _share(t, total), ""] for t in learned]
+    lacking = -sum(int(t.value) for t in terms if t.value < 0 and t not in learned)
     if lacking and not plan.fits:
         rows.append(["  missing", show_bytes(lacking), "", ""])
     title = f"Memory of {_place(plan, device)}: {show_bytes(total)}"
@@ -141,6 +144,10 @@ def _place(plan: Plan, device: str) -> str:
     return f"each GPU of {plan.gpu}"
 
 
+def _share(term: Term, total: int) -> str:
+    return f"{100 * term.value / max(1, total):.1f} %"
+
+
 def _bounds(term: Term) -> str:
     if term.low is None or term.high is None:
         return ""
@@ -155,6 +162,8 @@ def rows_text(plan: Plan) -> str:
             "limit", "tok/s/user", "tok/s all"]  # fmt: skip
     replicas = f", {plan.replicas} replicas of {counted(plan.ranks, 'GPU')}"
     copies = replicas if plan.replicas > 1 else ""
+    if plan.attention_copies > 1:
+        copies += f", each of {plan.attention_copies} copies of the attention"
     title = f"How many fit, and how fast ({plan.engine}{copies}; all at full length)"
     return f"{heading(title)}\n{table(head, rows)}{_speed_note(plan)}"
 

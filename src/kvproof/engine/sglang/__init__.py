@@ -34,6 +34,14 @@ def check_flags(deployment: Deployment) -> None:
     read_flags(deployment)
 
 
+def attention_copies(deployment: Deployment) -> int:
+    """Attention data-parallel copies in one tensor-parallel group, each with its own pool.
+
+    Source: SGLang 0.5.23, layers/dp_attention.py.
+    """
+    return read_flags(deployment).replicas
+
+
 def served_model(model: Model, deployment: Deployment) -> Model:
     """The model as json_model_override_args change its config.
 

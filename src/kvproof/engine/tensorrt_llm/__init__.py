@@ -40,6 +40,16 @@ def check_flags(deployment: Deployment) -> None:
     read_flags(deployment)
 
 
+def attention_copies(deployment: Deployment) -> int:
+    """Ranks of one tensor-parallel group that each keep requests of their own (attention_dp).
+
+    Source: TensorRT-LLM 1.x, _torch/pyexecutor/resource_manager.py: without tensor parallelism
+    every rank's pool holds all KV heads.
+    """
+    flags = read_flags(deployment)
+    return flags.tp // flags.attention_tp
+
+
 def _length(model: Model, flags: Flags) -> int:
     return int(flags.get("max_seq_len") or model.context or 2048)
 
