@@ -18,6 +18,7 @@ from kvproof.model.types import Model
 _ROTARY = ("rope_parameters", "rope_scaling")
 _BY_FACTOR = ("linear", "dynamic")
 _MOST_FACTOR = 1e6
+"""A larger factor is no sense: it would stretch the shortest of models to billions of tokens."""
 _SCALED_ALREADY = ("gemma3",)
 """Model types whose max_position_embeddings hold the scaled length of a linear factor."""
 

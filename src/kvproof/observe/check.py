@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import Any
 
@@ -100,32 +100,42 @@ def check(
         shape = described
         read, ranks = with_ranks(read, shape, lambda log: _at_release(log, shape, gpu, None))
     setup = _setup(read, gpu, described, warnings)
-    ledger = ledger_rows(read)
-    rows: list[Comparison] = []
-    terms: tuple[Term, ...] = ()
     if callable(overheads):
         overheads = _learned(overheads, described, setup)
+    rows: list[Comparison] = []
+    terms: tuple[Term, ...] = ()
     if described is not None and setup is not None:
         rows, terms = _rows(read, described, setup.deployment, overheads, warnings)
         rows = [_by_rules(row, read, described, gpu) for row in rows]
-    rows = [msgspec.structs.replace(row, tolerance=tolerance) for row in rows]
     deployment = setup.deployment if setup is not None else None
-    assumed: tuple[str, ...] = (ranks,) if ranks else ()
-    assumed += setup.assumptions if setup is not None else ()
     return Report(
         log=read,
         model=described.name if described is not None else read.model,
         engine=str(deployment.engine) if deployment is not None else read.engine,
         gpu=deployment.gpu if deployment is not None else gpu,
-        rows=tuple(rows),
-        ledger=tuple(msgspec.structs.replace(row, tolerance=tolerance) for row in ledger),
+        rows=_tolerant(rows, tolerance),
+        ledger=_tolerant(ledger_rows(read), tolerance),
         advice=advice(read, described, deployment),
-        assumptions=assumed
-        + ((overheads.note,) if overheads is not None and overheads.starts else ()),
+        assumptions=_assumed(ranks, setup, overheads),
         warnings=tuple(dict.fromkeys((*warnings, *(setup.warnings if setup else ())))),
         terms=terms,
         fits=fits(read),
         unread=unread,
+    )
+
+
+def _tolerant(rows: Iterable[Comparison], tolerance: float | None) -> tuple[Comparison, ...]:
+    return tuple(msgspec.structs.replace(row, tolerance=tolerance) for row in rows)
+
+
+def _assumed(
+    ranks: str | None, setup: Setup | None, overheads: Overheads | None
+) -> tuple[str, ...]:
+    """What the prediction rests on: the ranks, what the log does not say, what was learned."""
+    return (
+        *((ranks,) if ranks else ()),
+        *(setup.assumptions if setup is not None else ()),
+        *((overheads.note,) if overheads is not None and overheads.starts else ()),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvproof.engine.vllm.variables import AS_FLAGS
 from kvproof.engine.vllm.versions import Rules
 from kvproof.kinds import SlidingSlot
 from kvproof.model.overrides import factor_of, rotary_parts
@@ -18,8 +19,6 @@ _SCALED_ALREADY = (
     "su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling",
 )  # fmt: skip
 """Rotary types whose max_position_embeddings holds the scaled length; YaRN's since 0.30."""
-LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
-"""The variable with which a length beyond the derived one is taken."""
 
 
 def derived_length(model: Model, flags: Mapping[str, Any], rules: Rules) -> int:
@@ -48,15 +47,16 @@ def too_long(model: Model, flags: Mapping[str, Any], rules: Rules) -> str | None
     """What vLLM says of a max_model_len beyond the one it derives; None where it is not."""
     asked = flags.get("max_model_len")
     own = derived_length(model, flags, rules)
-    if not isinstance(asked, int) or asked <= max(own, trained_by_name(model)):
+    if not isinstance(asked, int) or asked <= max(own, _model_max_length(model)):
         return None
+    variable = AS_FLAGS["allow_long_max_model_len"]
     return (
         f"vLLM refuses max_model_len {asked:,}: the config gives {own:,}; "
-        f"{LONGER}=1 or a longer max_position_embeddings (--hf-overrides) lets it through"
+        f"{variable}=1 or a longer max_position_embeddings (--hf-overrides) lets it through"
     )
 
 
-def trained_by_name(model: Model) -> int:
+def _model_max_length(model: Model) -> int:
     """model_max_length, up to which a longer request is taken; 0 without one."""
     value = model.text_config.get("model_max_length")
     return value if isinstance(value, int) else 0

@@ -86,11 +86,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     platform = _platform(deployment, flags)
     ranks = flags.get("tensor_parallel_size", 1)
     stages = flags.get("pipeline_parallel_size", 1)
-    check_architecture(model, rules)
-    check_fallback(model, rules, stages)
-    if platform == "cpu" and rules.null_reserved:
-        check_cpu(model)
-    check_latent(model, rules, platform)
+    _check_model(model, rules, platform, stages)
     check_parallel(model, deployment, flags)
     length, auto_fit = _length(model, flags, rules)
     draft = read_draft(model, flags)
@@ -127,6 +123,15 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         hybrid_manager=_hybrid_manager(model, flags, draft),
         draft=draft,
     )
+
+
+def _check_model(model: Model, rules: Rules, platform: str, stages: int) -> None:
+    """Refuse what the release does not run, or not there."""
+    check_architecture(model, rules)
+    check_fallback(model, rules, stages)
+    if platform == "cpu" and rules.null_reserved:
+        check_cpu(model)
+    check_latent(model, rules, platform)
 
 
 def _hybrid_manager(model: Model, flags: Mapping[str, Any], draft: Draft) -> bool:

@@ -10,18 +10,17 @@ from collections.abc import Mapping
 from kvproof.engine.arguments import Unfollowed
 from kvproof.engine.shell import Words
 
-_OPTIONS = {
-    "VLLM_ATTENTION_BACKEND": "--attention-backend",
-    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "--allow-long-max-model-len",
-    "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": "--estimate-cudagraphs",
-    "VLLM_ALL2ALL_BACKEND": "--all2all-backend",
-}
-"""Variables, and the options that say the same; some of these are kvproof's own."""
 AS_FLAGS = {
     "allow_long_max_model_len": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     "estimate_cudagraphs": "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
 }
-"""Flags that only a variable can say."""
+"""Flags that only a variable can say; their options are kvproof's own."""
+_OPTIONS = {
+    "VLLM_ATTENTION_BACKEND": "--attention-backend",
+    "VLLM_ALL2ALL_BACKEND": "--all2all-backend",
+    **{variable: f"--{flag.replace('_', '-')}" for flag, variable in AS_FLAGS.items()},
+}
+"""Variables, and the options that say the same."""
 _CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
 UNFOLLOWED: Mapping[str, Unfollowed] = {
