@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import kvproof
+from kvproof.engine.release import shown
+from kvproof.engine.vllm.versions import NEWEST
 from kvproof.observe.dates import span, wording
 from kvproof.observe.formats import rows
 from kvproof.observe.releases import asked_share, candidates, rule_sets
@@ -132,3 +134,10 @@ def test_a_cache_type_dates_a_log_that_names_no_release() -> None:
 def test_the_share_that_was_asked_for(lines: str, share: float) -> None:
     text = f"{lines}INFO Available KV cache memory: 3.15 GiB\n"
     assert asked_share(kvproof.read_log(text)) == share
+
+
+def test_a_span_of_releases_ends_with_one_that_was_published() -> None:
+    spans = [str(rules) for rules in rule_sets("vllm")]
+    assert spans[-1].endswith(shown(NEWEST))
+    assert "0.27.0 to 0.27.1" in spans
+    assert "0.30.0" in spans

@@ -204,7 +204,7 @@ def crossover_text(plan: Plan) -> str:
     """Where KV reads overtake weight reads."""
     tokens = plan.crossover_tokens
     if tokens is None:
-        return "KV reads never overtake weight reads: the cache stops growing."
+        return "KV reads never overtake weight reads: no cache is read."
     first = plan.rows[0].context if plan.rows else 4096
     return (
         f"KV reads overtake weight reads at {tokens:,.0f} cached tokens in the batch: "
