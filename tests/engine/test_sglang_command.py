@@ -55,6 +55,15 @@ def test_the_way_back(engine: str, flags: dict[str, object]) -> None:
     assert dict(command.deployment.flags) == flags
 
 
+def test_a_drafts_steps_come_back_with_its_tokens() -> None:
+    given = (
+        "python -m sglang.launch_server --model-path org/name --speculative-algorithm EAGLE "
+        "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
+    )
+    command = read_command(given)
+    assert render_command("org/name", command.deployment) == given
+
+
 def test_flags_after_the_dashes() -> None:
     command = read_flags("sglang@0.5.12", ["--tp", "2", "--page-size", "64"])
     assert dict(command.deployment.flags) == {"tp_size": 2, "page_size": 64}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import kvproof
 from kvproof.errors import UsageError
+from kvproof.planning.plan import types_of
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 
@@ -61,6 +62,14 @@ def test_each_copy_of_the_attention_has_sequences_of_its_own(
     assert row.step.kv_bytes == row.sequences * 4096 * 94 * 2 * 4 * 128 * 2
     assert row.step.kv_bytes <= plan.budget.kv_bytes
     assert row.step.weight_bytes < 60e9
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_fp8_cache_goes_by_the_name_that_was_given(engine: str) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    deployment = kvproof.Deployment(engine, "H100", kv_cache_dtype="fp8_e5m2")
+    types = types_of(model, deployment)
+    assert (types.k.name, types.v.name) == ("fp8_e5m2", "fp8_e5m2")
 
 
 def test_ranks_must_divide_the_gpus() -> None:

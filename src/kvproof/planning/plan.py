@@ -138,7 +138,7 @@ def types_of(model: Model, deployment: Deployment) -> Types:
 
 def _element_name(model: Model, name: str | None) -> str | None:
     """The element type behind an engine's name for it."""
-    if name is None or not name.startswith("fp8"):
+    if name is None or name == "fp8_e5m2" or not name.startswith("fp8"):
         return name
     packed = any(
         isinstance(s, LatentSlot) and s.latent_dim + s.rope_dim == 576 for s in model.slots

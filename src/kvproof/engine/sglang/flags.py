@@ -132,7 +132,8 @@ _READ = frozenset(
      "cuda_graph_bs", "enable_piecewise_cuda_graph", "disaggregation_mode", "moe_a2a_backend",
      "enable_lora", "lora_paths", "enable_hierarchical_cache", "language_only", "load_format",
      "disable_prefill_cuda_graph", "disable_decode_cuda_graph", "json_model_override_args",
-     "speculative_draft_model_path", "speculative_draft_kv_cache_dtype")
+     "speculative_draft_model_path", "speculative_draft_kv_cache_dtype",
+     "speculative_num_steps")  # SGLang refuses the tokens and choices of a draft without its steps
 )  # fmt: skip
 
 
