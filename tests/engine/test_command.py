@@ -136,6 +136,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert read_command(f"vllm serve org/name {text}").model == "org/name"
 
 
+def test_short_names_of_parallel_options() -> None:
+    text = "vllm serve org/name -dp 8 -dpl 8 -dpa 10.0.0.1 -dpp 13345 -ep --max-model-len 8192"
+    flags = read_command(text, "8xH200").deployment.flags
+    assert (flags["data_parallel_size"], flags["enable_expert_parallel"]) == (8, True)
+    assert flags["max_model_len"] == 8192
+
+
 @given(st.lists(st.sampled_from(["--port 80", "--enforce-eager", "-tp 2", "--dtype half"])))
 def test_words_may_come_in_any_order(parts: list[str]) -> None:
     found = read_command(shlex.join(["vllm", "serve", "org/name", *" ".join(parts).split()]))

@@ -26,6 +26,11 @@ _SHORT = {
     "dcp": "decode_context_parallel_size", "pcp": "prefill_context_parallel_size",
     "q": "quantization", "sc": "speculative_config", "cc": "compilation_config",
     "O": "optimization_level", "ac": "attention_config", "n": "nnodes", "r": "node_rank",
+    "ep": "enable_expert_parallel", "dc": "diffusion_config", "dpn": "data_parallel_rank",
+    "dpr": "data_parallel_start_rank", "dpl": "data_parallel_size_local",
+    "dpa": "data_parallel_address", "dpp": "data_parallel_rpc_port",
+    "dpb": "data_parallel_backend", "dph": "data_parallel_hybrid_lb",
+    "dpe": "data_parallel_external_lb", "dpm": "data_parallel_multi_port_external_lb",
 }  # fmt: skip
 # Options that take any number of words (engine/arg_utils.py, entrypoints/openai/cli_args.py).
 _MANY = (
