@@ -41,16 +41,22 @@ class Own(msgspec.Struct, frozen=True, kw_only=True):
 
     def matches(self, terms: Mapping[str, Term]) -> bool:
         """Whether `terms` of a budget are those of this deployment."""
-        slack = _ALIKE * 2**30
-        return all(
-            math.isclose(
-                self.terms.get(name, 0.0),
-                terms[name].value if name in terms else 0.0,
-                rel_tol=_ALIKE,
-                abs_tol=slack,
-            )
-            for name in {*self.terms, *(name for name, term in terms.items() if not term.exact)}
-        )
+        return alike(
+            self.terms,
+            {name: float(term.value) for name, term in terms.items()
+             if name in self.terms or not term.exact},
+        )  # fmt: skip
+
+
+def alike(a: Mapping[str, float], b: Mapping[str, float], *, gib: float = 2.0**30) -> bool:
+    """Whether two starts have the same estimated terms: same ranks, batch and parts.
+
+    `gib`: a GiB in the unit of the terms.
+    """
+    return all(
+        math.isclose(a.get(n, 0.0), b.get(n, 0.0), rel_tol=_ALIKE, abs_tol=_ALIKE * gib)
+        for n in {*a, *b}
+    )
 
 
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kvproof.engine.overheads import Own
+from kvproof.engine.overheads import Own, alike
 from kvproof.engine.release import padded, release_number
 from kvproof.engine.vllm.versions import era_at, parse_version
 
@@ -180,13 +180,6 @@ def _same_base(start: Seen, release: str | None, era: str) -> bool:
     return base_of(start.release) == base_of(release)
 
 
-def alike(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
-    """Whether two starts have the same estimated terms: same ranks, batch and parts."""
-    return all(
-        math.isclose(a.get(n, 0.0), b.get(n, 0.0), rel_tol=0.01, abs_tol=0.01) for n in {*a, *b}
-    )
-
-
 def covariance(a: Seen, one: Part, b: Seen, other: Part, shares: Shares) -> float:
     """Covariance of what two parts of starts take beyond their estimates, in GiB squared."""
     both = [name for name in one.terms if name in other.terms]
@@ -204,7 +197,7 @@ def same_deployment(a: Seen, b: Seen) -> bool:
     if a is b:
         return True
     same = a.model == b.model and base_of(a.release) == base_of(b.release)
-    return same and alike(a.terms, b.terms)
+    return same and alike(a.terms, b.terms, gib=1.0)
 
 
 def common(a: Seen, b: Seen, term: str) -> bool:
