@@ -6,15 +6,15 @@ reports that shorten the line.
 
 from __future__ import annotations
 
+from kvproof.engine.vllm.versions import V0_MODULE as _V0
 from kvproof.observe.formats.torch import TORCH_ROWS
+from kvproof.observe.formats.vllm_dates import CACHE as _V1_CACHE
 from kvproof.observe.formats.vllm_dates import DATES
+from kvproof.observe.formats.vllm_dates import RUNNER as _RUNNER
+from kvproof.observe.formats.vllm_dates import WORKER as _V1
 from kvproof.observe.rows import Row
 
-_V0 = "vllm/worker/worker.py"
-_V1 = "vllm/v1/worker/gpu_worker.py"
 _CPU = "vllm/v1/worker/cpu_worker.py"
-_V1_CACHE = "vllm/v1/core/kv_cache_utils.py"
-_RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 _QUOTED = "quoted"
 
 ROWS = (
