@@ -118,7 +118,7 @@ def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> S
     base = Spec(kind="full", block_size=blocks.size, row_bytes=row, note=note)
     if isinstance(slot, ChunkedSlot):
         return msgspec.structs.replace(base, kind="chunked", chunk=slot.chunk)
-    if not isinstance(slot, SlidingSlot) or _no_windows(model):
+    if not isinstance(slot, SlidingSlot) or _no_window(model, settings, slot):
         return base
     size = blocks.size
     if settings.rules.sliding_own_block and not is_inkling(model):
@@ -128,8 +128,14 @@ def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> S
     )
 
 
-def _no_windows(model: Model) -> bool:
-    """Whether the class of a model some of whose layers slide gives none of them a window."""
+def _no_window(model: Model, settings: Settings, slot: SlidingSlot) -> bool:
+    """Whether a layer that slides is served at full length.
+
+    A class may give no layer a window where only some slide; disable_sliding_window takes the
+    config's sliding_window away (config/model.py), and no window that has another name.
+    """
+    if settings.flags.get("disable_sliding_window"):
+        return bool(slot.window == model.text_config.get("sliding_window"))
     return model.architecture in _WINDOWLESS and _whole_window(model) is None
 
 
