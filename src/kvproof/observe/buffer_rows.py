@@ -19,10 +19,60 @@ _KINDS = (
 )
 # A log may come from a backend that its deployment does not name: Vulkan's buffer was 9 % larger.
 _OTHER_BACKENDS = 0.1
+_CONTEXT_FLAGS = ("n_ctx", "ctx_size", "num_ctx", "context_length")
+# Two lengths whose caches give a line through which the printed one is looked for.
+_LENGTHS = (65_536, 131_072)
+_CELLS = 256
+"""Ollama's caches hold a multiple of this many tokens."""
+
+
+def context_unknown(log: Log) -> bool:
+    """Whether an Ollama log states no context: the server's default depends on release and GPU."""
+    return log.program == "Ollama" and not any(name in log.flags for name in _CONTEXT_FLAGS)
+
+
+def context_note(log: Log, model: Model, deployment: Deployment) -> str | None:
+    """That the context is not known, and which one the printed cache means where only one can."""
+    figure = log.get("kv_total")
+    if figure is None or not context_unknown(log):
+        return None
+    said = "num_ctx is not known: the log states no context, so the cache is not compared"
+    cells = _cells_of(figure, model, deployment)
+    if cells is None:
+        return said
+    meant = f"{figure.text or figure.value} of cache mean {cells:,} tokens in all"
+    return f"{said}; {meant} (num_ctx x OLLAMA_NUM_PARALLEL, if {_type_of(deployment)})"
+
+
+def _type_of(deployment: Deployment) -> str:
+    return f"stored as {deployment.flags.get('cache_type_k', 'f16')}"
+
+
+def _cells_of(figure: Figure, model: Model, deployment: Deployment) -> int | None:
+    """The tokens whose cache prints as `figure`; None where no multiple of 256 does."""
+
+    def kept(cells: int) -> int:
+        asked = deployment.replace(ctx_size=cells)
+        budget: Budget = engine_module(deployment.engine.name).budget(model, asked)
+        return budget.kv_bytes
+
+    short, long = (kept(cells) for cells in _LENGTHS)
+    slope = (long - short) / (_LENGTHS[1] - _LENGTHS[0])
+    if slope <= 0:
+        return None
+    cells = round((_LENGTHS[0] + (figure.value - short) / slope) / _CELLS) * _CELLS
+    if cells <= 0 or slope * _CELLS <= figure.step:
+        return None
+    return cells if abs(kept(cells) - figure.value) <= figure.step else None
 
 
 def buffer_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison]:
-    """Each cache of the log and the compute buffers, beside the budget's terms."""
+    """Each cache of the log and the compute buffers, beside the budget's terms.
+
+    None where the log's context is not known: both follow from it.
+    """
+    if context_unknown(log):
+        return []
     budget: Budget = engine_module(deployment.engine.name).budget(model, deployment)
     if any("compressed" in term.name for term in budget.terms):
         return [*_whole(log, budget), *_compute(log, model, deployment, budget)]

@@ -14,7 +14,7 @@ from kvproof.errors import KvproofError, UsageError
 from kvproof.model.types import Model
 from kvproof.observe.advice import advice, fits
 from kvproof.observe.budget_rows import budget_rows
-from kvproof.observe.buffer_rows import buffer_rows
+from kvproof.observe.buffer_rows import buffer_rows, context_note, context_unknown
 from kvproof.observe.capacity_rows import capacity_rows, planned_rows
 from kvproof.observe.compare import Comparison
 from kvproof.observe.deploy import Setup, named_release, setup_of
@@ -63,6 +63,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return all(row.ok for row in self.rows)
 
     @property
+    def context_unknown(self) -> bool:
+        """Whether caches are not compared because the log states no context."""
+        return context_unknown(self.log)
+
+    @property
     def compared(self) -> bool:
         """Whether there was anything to compare."""
         return bool(self.rows or self.ledger)
@@ -107,6 +112,7 @@ def check(
     if described is not None and setup is not None:
         rows, terms = _rows(read, described, setup.deployment, overheads, warnings)
         rows = [_by_rules(row, read, described, gpu) for row in rows]
+        warnings += _unstated(read, described, setup.deployment)
     deployment = setup.deployment if setup is not None else None
     return Report(
         log=read,
@@ -122,6 +128,16 @@ def check(
         fits=fits(read),
         unread=unread,
     )
+
+
+def _unstated(log: Log, model: Model, deployment: Deployment) -> list[str]:
+    if log.engine != "llamacpp":
+        return []
+    try:
+        note = context_note(log, served_model(model, deployment), deployment)
+    except KvproofError:
+        return []
+    return [note] if note else []
 
 
 def _tolerant(rows: Iterable[Comparison], tolerance: float | None) -> tuple[Comparison, ...]:

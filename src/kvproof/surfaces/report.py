@@ -114,6 +114,8 @@ def verdict(report: Report, word: str = "printed") -> str:
         return paint(f"Off: {names}", "red")
     if not report.fits:
         return paint("The log says that it does not fit.", "red")
+    if not report.rows and report.context_unknown:
+        return "Nothing was predicted: the log does not state num_ctx."
     if not report.rows:
         return "Nothing was predicted: name the model and the GPU."
     return paint(f"Every {word} figure lies where it was predicted.", "green")

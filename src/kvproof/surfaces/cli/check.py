@@ -67,6 +67,8 @@ def _lacking(report: Any, values: dict[str, Any]) -> str:
     """What to give for a comparison."""
     has = (("--model", values["model"]), ("--gpu", values["gpu"] or report.gpu))
     names = [option for option, value in has if not value]
+    if not names and report.context_unknown:
+        return "the log does not state num_ctx"
     if not names:
         return "the log prints none of the figures that are predicted"
     return f"give {' and '.join(names)}"
