@@ -40,6 +40,7 @@ HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 _LATENT_WIDTHS = {(128, 64, 128), (192, 64, 256), (64, 64, 128), (256, 0, 256)}
 """Widths of a head without rotary, its rotary part and its values that MLA's prefill takes."""
 _REMOVED = Path(__file__).with_name("data") / "removed.json"
+_WINDOWS = Path(__file__).with_name("data") / "windows.json"
 
 
 @cache
@@ -62,6 +63,34 @@ def check_architecture(model: Model, rules: Rules) -> None:
             f"vLLM's Qwen2 takes a window for all layers or none, {model.name} has it for some",
             hint="set use_sliding_window=false or max_window_layers in the config",
         )
+
+
+@cache
+def _always_windowed() -> frozenset[str]:
+    return frozenset(msgspec.json.decode(_WINDOWS.read_bytes())["whole"])
+
+
+def check_windows(model: Model, flags: Mapping[str, Any], rules: Rules) -> None:
+    """Raise UsageError where disable_sliding_window sets a None that the config does not take.
+
+    Source: vLLM 0.32, config/model.py (hf_text_config.sliding_window = None), and the strict
+    config classes of transformers.
+    """
+    if not flags.get("disable_sliding_window") or rules.version < (0, 32, 0):
+        return
+    kind = _text_type(model)
+    if kind in _always_windowed():
+        raise UsageError(
+            f"transformers' config of {kind} takes no sliding_window of None, so vLLM does not "
+            f"start {model.name} with disable_sliding_window",
+            hint="leave disable_sliding_window out",
+        )
+
+
+def _text_type(model: Model) -> str:
+    """The model type of the config that vLLM reads the decoder from; a nested one may not say."""
+    own = model.text_config.get("model_type")
+    return str(own) if own else f"{model.config.get('model_type', '')}_text"
 
 
 def check_ngram(model: Model, flags: Mapping[str, Any], draft: Draft) -> None:

@@ -28,6 +28,7 @@ from kvproof.engine.vllm.refusals import (
     check_parallel,
     check_schedule,
     check_state_flags,
+    check_windows,
 )
 from kvproof.engine.vllm.versions import Rules, rules_for
 from kvproof.errors import UsageError
@@ -87,6 +88,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     ranks = flags.get("tensor_parallel_size", 1)
     stages = flags.get("pipeline_parallel_size", 1)
     _check_model(model, rules, platform, stages)
+    check_windows(model, flags, rules)
     check_parallel(model, deployment, flags)
     length, auto_fit = _length(model, flags, rules)
     draft = read_draft(model, flags)
