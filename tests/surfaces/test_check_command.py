@@ -80,3 +80,26 @@ def test_a_size_whose_unit_stands_elsewhere_is_shown_with_it() -> None:
     _, out = run("-", "--offline", text=f"{line}\n")
     assert "23.08 GiB" in out
     assert "1 line read" in out
+
+
+def test_what_was_learned_says_by_how_much_it_moves_this_cache() -> None:
+    run("-", "--gpu", "H100-80GB", "--learn", "--offline")
+    _, out = run("-", "--gpu", "H100-80GB", "--json", "--offline")
+    report = json.loads(out[: out.rindex("}") + 1])
+    (note,) = [line for line in report["assumptions"] if "learned from" in line]
+    (term,) = [t for t in report["result"]["terms"] if t["name"] == "learned overhead"]
+    assert f": {-term['value'] / 2**30:+.2f} GiB for this cache (" in note
+    assert "by 1 start(s) of this model and release" in note
+
+
+def test_a_plan_that_learned_figures_move_says_so_on_stderr() -> None:
+    from kvproof.surfaces.cli.plan import plan
+
+    def notes(*more: str) -> str:
+        asked = ["Qwen/Qwen3-14B", "--gpu", "H100-80GB", "--engine", "vllm@0.11.0", "--offline"]
+        return CliRunner().invoke(plan, [*asked, *more], standalone_mode=False).stderr
+
+    learned = "note: overheads learned from 1 start(s) of 1 model(s) of vllm on H100-80GB"
+    run("-", "--gpu", "H100-80GB", "--learn", "--offline")
+    assert learned in notes()
+    assert learned not in notes("--fresh")

@@ -101,6 +101,22 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def note(self) -> str:
         """One line that says that learned figures are used."""
+        return f"{self._source}: {self._parts(self.own)}"
+
+    def note_of(self, terms: Iterable[Term]) -> str:
+        """The same of the cache beside `terms`: by how much it moves in all, and through what."""
+        terms = tuple(terms)
+        moved, parts = self.moved(terms), self._parts(self.matching(terms))
+        return f"{self._source}: {moved / 2**30:+.2f} GiB for this cache ({parts})"
+
+    @property
+    def _source(self) -> str:
+        return (
+            f"overheads learned from {self.starts} start(s) of {self.models} model(s) of "
+            f"{self.engine} on {self.gpu}"
+        )
+
+    def _parts(self, own: tuple[Own, ...]) -> str:
         factors = "".join(
             f", {name} x {1 + ratio:.3f}"
             for name, ratio in sorted(self.ratios.items())
@@ -111,17 +127,18 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
             for name, shift in sorted(self.shifts.items())
             if abs(shift) >= _SHOWN_SHIFT
         )
-        own = f"; {len(self.own)} of this model and release" if self.own else ""
-        return (
-            f"overheads learned from {self.starts} start(s) of {self.models} model(s) of "
-            f"{self.engine} on {self.gpu}: {self.kv_bytes / 2**30:+.2f} GiB for the cache"
-            f"{factors}{shifts}{own}"
-        )
+        alone = f"; the rest by {len(own)} start(s) of this model and release" if own else ""
+        return f"{self.kv_bytes / 2**30:+.2f} GiB for any model's{factors}{shifts}{alone}"
 
 
 def doubt_of(term: Term) -> float:
     """By how much a term may take more than estimated; 0 where it is exact."""
     return 0.0 if term.high is None else float(term.high - term.value)
+
+
+def learned_note(terms: Iterable[Term]) -> str | None:
+    """What the learned term among a budget's says; None where nothing was moved."""
+    return next((str(term.formula) for term in terms if term.name == LEARNED), None)
 
 
 def adjusted(budget: Budget, overheads: Overheads) -> Budget:
@@ -147,7 +164,7 @@ def adjusted(budget: Budget, overheads: Overheads) -> Budget:
             name=LEARNED,
             value=-moved,
             unit="B",
-            formula=overheads.note,
+            formula=overheads.note_of(budget.terms),
             source="kvproof check --learn",
         )
     )

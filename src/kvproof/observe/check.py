@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.base import Budget, Deployment, engine_module, served_model
-from kvproof.engine.overheads import Overheads, adjusted
+from kvproof.engine.overheads import Overheads, adjusted, learned_note
 from kvproof.errors import KvproofError, UsageError
 from kvproof.model.types import Model
 from kvproof.observe.advice import advice, fits
@@ -122,7 +122,7 @@ def check(
         rows=_tolerant(rows, tolerance),
         ledger=_tolerant(ledger_rows(read), tolerance),
         advice=advice(read, described, deployment),
-        assumptions=_assumed(ranks, setup, overheads),
+        assumptions=_assumed(ranks, setup, overheads, terms),
         warnings=tuple(dict.fromkeys((*warnings, *(setup.warnings if setup else ())))),
         terms=terms,
         fits=fits(read),
@@ -145,13 +145,16 @@ def _tolerant(rows: Iterable[Comparison], tolerance: float | None) -> tuple[Comp
 
 
 def _assumed(
-    ranks: str | None, setup: Setup | None, overheads: Overheads | None
+    ranks: str | None,
+    setup: Setup | None,
+    overheads: Overheads | None,
+    terms: tuple[Term, ...],
 ) -> tuple[str, ...]:
     """What the prediction rests on: the ranks, what the log does not say, what was learned."""
     return (
         *((ranks,) if ranks else ()),
         *(setup.assumptions if setup is not None else ()),
-        *((overheads.note,) if overheads is not None and overheads.starts else ()),
+        *((learned_note(terms) or overheads.note,) if overheads and overheads.starts else ()),
     )
 
 

@@ -115,11 +115,20 @@ def _print(ctx: click.Context, found: tuple[Any, Any, Any, tuple[Any, ...]]) -> 
         if values["explain"]:
             parts.append(terms_text("Media, term by term", media))
     click.echo("\n\n".join(parts))
-    warn(answer.warnings)
+    warn((*_learned_notes(answer), *answer.warnings))
+
+
+def _learned_notes(answer: Any) -> tuple[str, ...]:
+    """What was learned, where it moves the plan's cache."""
+    from kvproof.engine.overheads import learned_note
+
+    note = learned_note(answer.budget.terms)
+    return (note,) if note is not None else ()
 
 
 def _assumptions(answer: Any) -> tuple[str, ...]:
     return (
+        *_learned_notes(answer),
         "all sequences have reached the context length named in their row",
         "a decode step reads the streamed weights once and every sequence's cache",
         *sorted(_sources(answer)),
