@@ -180,6 +180,11 @@ def test_a_gpu_that_the_default_engine_does_not_run_on() -> None:
 def test_replicas_of_several_gpus() -> None:
     done = kvproof(LLAMA, "--gpu", "4xH100-80GB", "--tp", "2", "--contexts", "4k")
     assert "2 replicas of 2 GPUs" in done.stdout
+    figures = re.findall(r"([\d,]{2,}) \(([\d,]+)\)", done.stdout)
+    assert len(figures) == 2  # sequences, tokens per second
+    for alone, all_of_them in figures:
+        twice = 2 * int(alone.replace(",", ""))
+        assert abs(int(all_of_them.replace(",", "")) - twice) <= 1  # rounded apart
 
 
 def test_an_option_beside_the_pasted_one_is_named() -> None:

@@ -183,12 +183,11 @@ def _speed_note(plan: Plan) -> str:
 
 def _plan_row(row: Any, limit: str) -> list[str]:
     step = row.step
-    fit = f"{row.sequences:,}" + (
-        f" ({row.total_sequences:,})" if row.total_sequences != row.sequences else ""
-    )
+    fit = _with_all(row.sequences, row.total_sequences)
     first = [show_context(row.context), show_bytes(row.bytes_per_sequence), fit, limit]
     if step is None:
         return [*first, "-", "-", "-", "-", "-", "-"]
+    copies = row.total_sequences // row.sequences
     return [
         *first,
         show_gb(step.bytes, digits=1),
@@ -196,8 +195,13 @@ def _plan_row(row: Any, limit: str) -> list[str]:
         show_seconds(step.seconds),
         step.limit,
         f"{step.tokens_per_second_per_user:.0f}",
-        f"{step.tokens_per_second:,.0f}",
+        _with_all(step.tokens_per_second, step.tokens_per_second * copies),
     ]
+
+
+def _with_all(one: float, total: float) -> str:
+    """One replica's figure, and that of all of them in brackets where there are several."""
+    return f"{one:,.0f}" + (f" ({total:,.0f})" if total != one else "")
 
 
 def crossover_text(plan: Plan) -> str:
