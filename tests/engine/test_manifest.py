@@ -308,3 +308,34 @@ def test_each_engine_knows_its_images(image: str, command: str, engine: str) -> 
     line = f'    command: "{command}"\n' if command else ""
     found = servers(f"services:\n  web:\n    image: {image}\n{line}")
     assert str(found[0].command.deployment.engine) == engine
+
+
+SELECTOR = "nodeSelector: {nvidia.com/gpu.product: %s}"
+AFFINITY = (
+    "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "
+    "{nodeSelectorTerms: [{matchExpressions: [{key: nvidia.com/gpu.product, operator: In, "
+    "values: [%s]}]}]}}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "product", "gpu"),
+    [
+        (SELECTOR, "NVIDIA-H100-80GB-HBM3", "2xH100-80GB"),
+        (SELECTOR, "NVIDIA-H100-80GB-HBM3-SHARED", "2xH100-80GB"),
+        (AFFINITY, "NVIDIA-L40S", "2xL40S-48GB"),
+        (AFFINITY, "NVIDIA-L40S, NVIDIA-H100-80GB-HBM3", None),
+        (AFFINITY.replace("In,", "NotIn,"), "NVIDIA-L40S", None),
+        (AFFINITY.replace("required", "preferred"), "NVIDIA-L40S", None),
+        (SELECTOR, "NVIDIA-NOTHING", None),
+    ],
+)
+def test_the_nodes_label_names_the_gpu(form: str, product: str, gpu: str | None) -> None:
+    text = KUBERNETES.replace(
+        "      initContainers:", f"      {form % product}\n      initContainers:"
+    )
+    read = read_manifest(text)
+    found = read.deployment
+    assert (f"{found.gpu_count}x{found.accelerator.name}" if found.accelerator else None) == gpu
+    assert any("gpu.product" in note for note in read.notes) == (form in (SELECTOR, AFFINITY))
+    assert read_manifest(text, "2xB200").deployment.gpu == "2xB200-180GB"

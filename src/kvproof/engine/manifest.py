@@ -23,6 +23,8 @@ from kvproof.engine.container import (
     whole,
 )
 from kvproof.engine.mixed import BY_DEVICE
+from kvproof.engine.node_labels import gpu_of, products_of
+from kvproof.engine.shell import Words
 from kvproof.errors import InputError, UsageError
 
 _MOST_NODES = 100_000
@@ -59,6 +61,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     model: str | None = None
     words: tuple[str, ...] = ()
+    products: tuple[str, ...] = ()
 
 
 def read_manifest(
@@ -96,7 +99,7 @@ def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ..
         if words is None:
             continue
         try:
-            command = read_words(words, gpu, **flags)
+            command = _read(words, gpu, place, flags)
         except UsageError as error:
             reasons.append(str(error))
             continue
@@ -110,6 +113,17 @@ def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ..
         )
     named = [row for row in found if row.command.model is not None]
     return tuple(named or found)
+
+
+def _read(words: Words, gpu: str | None, place: _Place, flags: dict[str, Any]) -> Command | None:
+    """The command on the GPU that is given, else on the one that its nodes must have."""
+    if gpu is not None or not place.products:
+        return read_words(words, gpu, **flags)
+    labelled, note = gpu_of(place.products)
+    command = read_words(words, labelled, **flags)
+    if command is None or note is None:
+        return command
+    return msgspec.structs.replace(command, notes=(*command.notes, note))
 
 
 def _server(
@@ -211,6 +225,9 @@ def _below(node: Mapping[str, Any], place: _Place) -> _Place:
     if "leaderWorkerTemplate" in node:
         template = node["leaderWorkerTemplate"]
         changes["nodes"] = whole(template.get("size")) or 1 if isinstance(template, Mapping) else 1
+    products = products_of(node)
+    if products:
+        changes["products"] = products
     model = _model_of(node)
     if model is not None:
         changes["model"] = model
