@@ -26,7 +26,7 @@ FLAGS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "kv_cache_dtype": st.sampled_from(["auto", "fp8", "fp8_e5m2", "bfloat16"]),
         "enable_prefix_caching": SWITCH, "async_scheduling": SWITCH, "enforce_eager": SWITCH,
         "disable_hybrid_kv_cache_manager": SWITCH, "enable_chunked_prefill": SWITCH,
-        "kv_cache_memory_bytes": st.integers(1, 2**40), "swap_space": st.just(4.0),
+        "kv_cache_memory_bytes": st.integers(1, 2**40), "cpu_offload_gb": st.just(4.0),
         "num_gpu_blocks_override": TOKENS, "dtype": st.sampled_from(["auto", "half"]),
         "attention_backend": st.sampled_from(["FLASHINFER", "FLASH_ATTN"]),
         "speculative_config": st.just({"method": "mtp", "num_speculative_tokens": 2}),

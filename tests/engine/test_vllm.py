@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import warnings
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.engine.vllm_truth import capacity_of, check, name_of
 
 import kvproof
 from kvproof.engine import vllm
+from kvproof.engine.command import render_command
 from kvproof.engine.vllm.versions import CHANGES, parse_version, rules_at, rules_for
 from kvproof.errors import KvproofError, UsageError
 
@@ -200,3 +202,40 @@ def test_falcon_keeps_its_own_cache_type() -> None:
         for kind in ("auto", "fp8_e4m3", "nvfp4")
     ]
     assert pages == [131_072] * 3
+
+
+def test_a_command_has_the_flags_of_its_release() -> None:
+    flags: dict[str, Any] = {"swap_space": 4, "max_model_len": 4096, "task": "generate"}
+    for engine, kept in (("vllm@0.17.1", True), ("vllm@0.18.0", False), ("vllm", False)):
+        line = render_command("org/m", kvproof.Deployment(engine, "H100-80GB", **flags))
+        assert ("--swap-space 4" in line) is kept
+        assert "--max-model-len 4096" in line
+    assert "--task generate" in render_command(
+        "org/m", kvproof.Deployment("vllm@0.10.0", "H100-80GB", **flags)
+    )
+    assert "--task" not in line
+
+
+def test_a_rope_scaling_becomes_an_override_where_it_has_no_flag() -> None:
+    flags = {
+        "rope_scaling": {"rope_type": "yarn", "factor": 2.0},
+        "hf_overrides": {"rope_theta": 5.0},
+    }
+    old, new = (
+        render_command("org/m", kvproof.Deployment(engine, "H100-80GB", **flags))
+        for engine in ("vllm@0.10.2", "vllm@0.32")
+    )
+    assert "--rope-scaling" in old
+    assert "--rope-scaling" not in new
+    both = {**flags["hf_overrides"], "rope_scaling": flags["rope_scaling"]}
+    assert shlex.split(new)[-2:] == ["--hf-overrides", json.dumps(both, separators=(",", ":"))]
+
+
+@pytest.mark.parametrize("length", ["auto", -1])
+def test_releases_before_0_14_fit_no_length_to_memory(length: Any) -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    for engine in ("vllm@0.13.0", "vllm@0.8.5"):
+        with pytest.raises(UsageError, match=r"0\.14\.0 is the first"):
+            kvproof.Deployment(engine, "H100-80GB", max_model_len=length)
+    new = kvproof.Deployment("vllm@0.14.0", "H100-80GB", max_model_len=length)
+    assert vllm.capacity(model, new, 4 * 10**9).max_model_len < 131072

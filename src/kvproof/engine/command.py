@@ -29,7 +29,8 @@ class Reader(msgspec.Struct, frozen=True):
     """One engine's command lines: `start` finds where its arguments begin (None: not its own).
 
     `entry` is the command that the images whose names hold one of `images` run by themselves, so
-    that only its arguments stand beside them.
+    that only its arguments stand beside them. `offered` gives the flags that say the same to the
+    release named (None: the newest), which may have fewer.
     """
 
     engine: str
@@ -38,6 +39,7 @@ class Reader(msgspec.Struct, frozen=True):
     render: Callable[[str, Mapping[str, Any]], list[str]]
     images: tuple[str, ...] = ()
     entry: tuple[str, ...] = ()
+    offered: Callable[[Mapping[str, Any], str | None], Mapping[str, Any]] | None = None
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +114,10 @@ def read_flags(engine: str, words: Sequence[str], gpu: str | None = None, **flag
 def render_command(model_name: str, deployment: Deployment) -> str:
     """The command line that starts `deployment` for the model, in the engine's own flags."""
     reader = _reader_of(deployment.engine.name)
-    return shlex.join(reader.render(model_name, deployment.flags))
+    flags: Mapping[str, Any] = deployment.flags
+    if reader.offered is not None:
+        flags = reader.offered(flags, deployment.engine.version)
+    return shlex.join(reader.render(model_name, flags))
 
 
 def in_release(command: Command, engine: str) -> Command:

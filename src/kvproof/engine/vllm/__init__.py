@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kvproof.engine.base import Cache, CacheRequest, Deployment
 from kvproof.engine.vllm.budget import budget, refusals_for
-from kvproof.engine.vllm.flags import read_flags
+from kvproof.engine.vllm.flags import overrides_of, read_flags
 from kvproof.engine.vllm.lengths import too_long
 from kvproof.engine.vllm.planner import VllmCapacity, VllmGroup, capacity
 from kvproof.engine.vllm.sequence import sequence_cache
@@ -36,11 +36,7 @@ def check_flags(deployment: Deployment) -> None:
 
 def served_model(model: Model, deployment: Deployment) -> Model:
     """The model as the flags change its config: hf_overrides, and rope_scaling before 0.11.1."""
-    flags = read_flags(deployment)
-    overrides = dict(flags.get("hf_overrides") or {})
-    if flags.get("rope_scaling"):
-        overrides["rope_scaling"] = flags["rope_scaling"]
-    return overridden(model, overrides)
+    return overridden(model, overrides_of(read_flags(deployment)))
 
 
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:

@@ -11,7 +11,14 @@ import msgspec
 from kvproof.engine.arguments import Grammar, Option, by_prefix, one_value, values_ahead
 from kvproof.engine.command import Reader
 from kvproof.engine.shell import Words
-from kvproof.engine.vllm.flags import flag_type, is_switch, known_flags, read_value
+from kvproof.engine.vllm.flags import (
+    flag_type,
+    is_gone,
+    is_switch,
+    known_flags,
+    overrides_of,
+    read_value,
+)
 from kvproof.engine.vllm.variables import AS_FLAGS, UNFOLLOWED, environment_of, options_of
 from kvproof.errors import UsageError, unknown_name
 
@@ -122,6 +129,17 @@ def _spelled(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _offered(flags: Mapping[str, Any], version: str | None) -> Mapping[str, Any]:
+    """The flags without those that the release has no more; a rope_scaling is then an override.
+
+    None of the others that went bears on what is planned.
+    """
+    kept = {name: value for name, value in flags.items() if not is_gone(name, version)}
+    if flags.get("rope_scaling") and "rope_scaling" not in kept:
+        kept["hf_overrides"] = overrides_of(flags)
+    return kept
+
+
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     name, at, revision = model.rpartition("@")
     served = [name, "--revision", revision] if at else [model]
@@ -159,4 +177,5 @@ READER = Reader(
     render=_render,
     images=("vllm-openai", "vllm/vllm", "vllm-cpu", "llm-d", "huggingfaceserver"),
     entry=("vllm", "serve"),
+    offered=_offered,
 )

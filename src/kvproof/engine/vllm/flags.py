@@ -17,6 +17,7 @@ import msgspec
 
 from kvproof.engine.base import Deployment
 from kvproof.engine.cache_types import CacheType, Option, check_type, has_type
+from kvproof.engine.release import is_development, padded, release_number
 from kvproof.errors import UsageError, unknown_name
 from kvproof.units import parse_bytes
 
@@ -62,6 +63,7 @@ _KV_DTYPES = Option(
 in 0.4.2, 0.4.3, 0.5.0, 0.6.1 to 0.8.5, 0.9.0, 0.9.2 and every minor since; each dated by the first
 release read that has it, the one before it being without."""
 
+_AUTO_LENGTH = (0, 14, 0)
 _OWN = {"used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraphs": "bool"}
 """What kvproof adds: memory of each GPU that other processes use, and what only variables say."""
 
@@ -70,6 +72,33 @@ _OWN = {"used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraph
 def _tables() -> tuple[dict[str, str], frozenset[str], frozenset[str]]:
     raw = msgspec.json.decode(_DATA.read_bytes())
     return {**raw["typed"], **_OWN}, frozenset(raw["ignored"]), frozenset(raw["switches"])
+
+
+@cache
+def _gone() -> dict[str, str]:
+    """Flags that went, and the first release read without each."""
+    gone: dict[str, str] = msgspec.json.decode(_DATA.read_bytes())["gone"]
+    return gone
+
+
+def is_gone(name: str, version: str | None) -> bool:
+    """Whether a release (None: the newest) no longer has the flag `name`.
+
+    Source: engine/arg_utils.py of 0.32, PR 36216 (swap_space left with 0.18.0), PR 25543
+    (max_seq_len_to_capture, 0.11.0), and hf_overrides in place of rope_scaling since 0.11.1.
+    """
+    first, release = _gone().get(name), release_number(version)
+    return first is not None and (
+        release is None or padded(release) >= tuple(int(part) for part in first.split("."))
+    )
+
+
+def overrides_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What the flags change in the model's config: hf_overrides, and rope_scaling of its time."""
+    overrides = dict(read_value("hf_overrides", flags.get("hf_overrides") or {}))
+    if flags.get("rope_scaling"):
+        overrides["rope_scaling"] = read_value("rope_scaling", flags["rope_scaling"])
+    return overrides
 
 
 def known_flags() -> list[str]:
@@ -197,6 +226,8 @@ def _check(flags: Mapping[str, Any], version: str | None) -> None:
     length = flags.get("max_model_len", 1)
     if length < 1 and length != -1:
         raise UsageError(f"max_model_len is {length}", hint="give 1 or more, or -1 to fit memory")
+    if length == -1:
+        _check_auto(version)
     check_type(_KV_DTYPES, flags.get("kv_cache_dtype", "auto"), version)
     context = flags.get("decode_context_parallel_size", 1)
     ranks = flags.get("tensor_parallel_size", 1)
@@ -210,3 +241,17 @@ def _check(flags: Mapping[str, Any], version: str | None) -> None:
         raise UsageError(
             f"unknown usage_context {context_flag[:40]!r}", hint="use api_server or llm_class"
         )
+
+
+def _check_auto(version: str | None) -> None:
+    """Raise UsageError where the release does not fit max_model_len to memory by itself.
+
+    Source: PR 29431, among the improvements that the notes of 0.14.0 name.
+    """
+    release = release_number(version)
+    if release is None or padded(release) >= _AUTO_LENGTH or is_development(version):
+        return
+    raise UsageError(
+        f"vLLM {version} has no max_model_len of auto or -1; 0.14.0 is the first with it",
+        hint="give a length in tokens",
+    )
