@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kvproof.lab.batching import Batcher
     from kvproof.lab.elements import cache_types, grouped
     from kvproof.lab.generation import generate
+    from kvproof.lab.models.convert import to_gqa
     from kvproof.lab.models.sources import load, random_body
     from kvproof.lab.paged_cache import PagedCache
     from kvproof.lab.pool.pool import PagedPool
@@ -26,6 +27,7 @@ _HOMES = {
     "grouped": "kvproof.lab.elements",
     "load": "kvproof.lab.models.sources",
     "random_body": "kvproof.lab.models.sources",
+    "to_gqa": "kvproof.lab.models.convert",
 }
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "grouped",
     "load",
     "random_body",
+    "to_gqa",
 ]
 
 

@@ -217,11 +217,6 @@ class PagedPool:
         return storage_bytes([t for g in self.groups for t in g.tensors()])
 
     @property
-    def free_blocks(self) -> int:
-        """Blocks that can be handed out in the group that has the fewest."""
-        return min(g.books.free + g.books.cached for g in self.groups)
-
-    @property
     def usage(self) -> float:
         """Share of the blocks that sequences hold, in the fullest group."""
         return max(g.books.held / g.books.total if g.books.total else 0.0 for g in self.groups)
