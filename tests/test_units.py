@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvproof.errors import UsageError
+from kvproof.errors import UsageError, unknown_name
 from kvproof.units import (
     parse_bytes,
     parse_rate,
@@ -76,3 +76,10 @@ def test_what_people_read() -> None:
     assert show_count(671e9) == "671B"
     assert [show_context(n) for n in (4096, 131072, 2**20, 1000)] == ["4k", "128k", "1M", "1,000"]
     assert show_seconds(0.0099) == "9.9 ms"
+
+
+def test_only_near_names_are_offered() -> None:
+    known = ["--rope-scaling", "--max-model-len", "--max-log-len", "--tensor-parallel-size"]
+    assert unknown_name("flag", "--no-such-flag", known, see="see --help").hint == "see --help"
+    offered = unknown_name("flag", "--max-model-length", known, see="see --help").hint
+    assert offered == "did you mean --max-model-len? see --help"

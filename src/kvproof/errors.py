@@ -9,6 +9,9 @@ KvproofError            one clear line: what is wrong, where, what to do
 
 from __future__ import annotations
 
+# What a name must share with one that is offered in its place, and how far behind the best.
+_LEAST_ALIKE, _ALIKE_WITHIN = 0.6, 0.2
+
 
 class KvproofError(Exception):
     """One line that says what is wrong and where; `hint` says what to do about it."""
@@ -44,9 +47,22 @@ class HubError(KvproofError):
 
 def unknown_name(kind: str, name: str, known: list[str], *, see: str) -> UsageError:
     """A `UsageError` for an unknown `kind` of name that offers the nearest known ones."""
+    near = _nearest(name, known)
+    offer = f"did you mean {', '.join(near)}? " if near else ""
+    return UsageError(f"unknown {kind} {name[:80]!r}", hint=f"{offer}{see}")
+
+
+def _nearest(name: str, known: list[str]) -> list[str]:
+    """Up to three of `known` like `name`, none much less than the first; dashes in front say
+    nothing."""
     import difflib
 
-    lowered = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)
-    offer = f"did you mean {', '.join(lowered[n] for n in near)}? " if near else ""
-    return UsageError(f"unknown {kind} {name[:80]!r}", hint=f"{offer}{see}")
+    bare = {k.lower().lstrip("-"): k for k in known}
+    asked = name.lower().lstrip("-")
+    found = difflib.get_close_matches(asked, list(bare), n=3, cutoff=_LEAST_ALIKE)
+    alike = [difflib.SequenceMatcher(None, key, asked).ratio() for key in found]
+    return [
+        bare[key]
+        for key, share in zip(found, alike, strict=True)
+        if share >= alike[0] - _ALIKE_WITHIN
+    ]

@@ -314,3 +314,11 @@ def test_ranks_that_do_not_divide_the_heads_are_refused(engine: str) -> None:
         kvproof.budget(model, three)
     with pytest.raises(kvproof.KvproofError, match="do not divide the 32 attention heads"):
         kvproof.capacity(model, three, 2**30)
+
+
+def test_nothing_is_missing_where_a_cache_fits(qwen: Model) -> None:
+    terms = sglang.budget(qwen, Deployment("sglang", "H100-80GB")).terms
+    below = [term for term in terms if term.value < 0]
+    assert [term.name for term in below] == ["taken from what is kept free"]
+    with_none = sglang.budget(qwen, Deployment("sglang", "RTX-4060-8GB")).terms
+    assert "missing" in {term.name for term in with_none}

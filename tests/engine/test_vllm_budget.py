@@ -450,3 +450,10 @@ def test_the_first_graph_of_a_hybrid_is_charged_a_scan() -> None:
         ("0.27", 2048): 2048 * 72 * 1024,
         ("0.27", 8192): 8192 * 72 * 1024,
     }
+
+
+def test_gpus_that_the_sizes_do_not_divide_are_named_by_the_sizes() -> None:
+    asked = kvproof.Deployment("vllm", "2xH100-80GB", tensor_parallel_size=2, data_parallel_size=2)
+    sizes = "no multiple of the 4 of data_parallel_size 2 x tensor_parallel_size 2"
+    with pytest.raises(UsageError, match=sizes):
+        vllm.budget(kvproof.load_model("Qwen3-8B"), asked)

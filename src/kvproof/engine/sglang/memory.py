@@ -102,13 +102,15 @@ def make_budget(model: Model, deployment: Deployment, flags: Flags, pools: Pools
     terms = _terms(static, states, pools, flags, kv, draft)
     missing = static.total - sum(int(term.value) for term in terms)
     if missing:
-        terms.insert(-1, _term(*_rest(missing)))
+        terms.insert(-1, _term(*_rest(missing, kv)))
     return Budget(kv_bytes=kv, interval=_interval(static, flags, pools, kv), terms=tuple(terms))
 
 
-def _rest(missing: int) -> tuple[str, int, str]:
+def _rest(missing: int, kv: int) -> tuple[str, int, str]:
     if missing > 0:
         return "not used", missing, "capped by max_total_tokens, or less than a page"
+    if kv > 0:
+        return "taken from what is kept free", missing, "pools beyond what sizing counts"
     return "missing", missing, "the weights do not fit, or pools beyond what sizing counts"
 
 

@@ -242,13 +242,24 @@ def check_parallel(model: Model, deployment: Deployment, flags: Mapping[str, Any
             f"{model.name} has no experts: vLLM refuses enable_expert_parallel",
             hint="leave it out",
         )
-    world = ranks * stages * flags.get("data_parallel_size", 1)
+    copies = flags.get("data_parallel_size", 1)
+    world = ranks * stages * copies
     gpus = deployment.gpu_count
     if gpus is not None and gpus % world:
         raise UsageError(
-            f"{gpus} GPUs are no multiple of the {world} that one copy takes",
+            f"{gpus} GPUs are no multiple of the {world} of {_sizes(ranks, stages, copies)}",
             hint="change the count or the parallel sizes",
         )
+
+
+def _sizes(ranks: int, stages: int, copies: int) -> str:
+    """The parallel sizes above 1 that a count of GPUs comes from."""
+    sizes = {
+        "data_parallel_size": copies,
+        "pipeline_parallel_size": stages,
+        "tensor_parallel_size": ranks,
+    }
+    return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
 
 
 def _check_heads(model: Model, ranks: int) -> None:
