@@ -198,3 +198,23 @@ def test_flash_next_equals_the_planner(
     )  # fmt: skip
     assert (found.num_blocks, found.bytes_per_block, found.block_size) == (blocks, width, size)
     assert (found.tokens, found.max_concurrency) == (tokens, concurrency)
+
+
+@pytest.mark.parametrize(
+    ("flags", "conv", "recurrent"),
+    [
+        ({}, 2, 2),
+        ({"mamba_ssm_cache_dtype": "float32"}, 2, 4),
+        ({"mamba_cache_dtype": "float32"}, 4, 4),
+    ],
+)
+def test_states_are_counted_in_the_types_that_vllm_keeps(
+    flags: dict[str, str], conv: int, recurrent: int
+) -> None:
+    model = kvproof.load_model("tiiuae/Falcon-H1-7B-Base")
+    found = kvproof.plan(model, kvproof.Deployment("vllm@0.32", "L40S-48GB", **flags), [4096])
+    states = 44 * (3584 * 4 * conv + 24 * 128 * 256 * recurrent)
+    row = found.rows[0]
+    assert row.bytes_per_sequence == 4096 * found.bytes_per_token + states
+    assert row.alone is not None
+    assert row.alone.kv_bytes == row.bytes_per_sequence

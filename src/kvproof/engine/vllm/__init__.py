@@ -13,6 +13,7 @@ from kvproof.engine.vllm.lengths import too_long
 from kvproof.engine.vllm.planner import VllmCapacity, VllmGroup, capacity
 from kvproof.engine.vllm.sequence import sequence_cache
 from kvproof.engine.vllm.settings import settle
+from kvproof.engine.vllm.states import kept_in_types
 from kvproof.model.overrides import overridden
 from kvproof.model.types import Model
 
@@ -35,8 +36,12 @@ def check_flags(deployment: Deployment) -> None:
 
 
 def served_model(model: Model, deployment: Deployment) -> Model:
-    """The model as the flags change its config: hf_overrides, and rope_scaling before 0.11.1."""
-    return overridden(model, overrides_of(read_flags(deployment)))
+    """The model as the flags change its config and the types of its states.
+
+    hf_overrides, and rope_scaling before 0.11.1.
+    """
+    flags = read_flags(deployment)
+    return kept_in_types(overridden(model, overrides_of(flags)), flags)
 
 
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:

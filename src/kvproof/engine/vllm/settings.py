@@ -121,7 +121,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         prefix_caching=prefix,
         state_mode=_state_mode(model, flags, rules, prefix=prefix),
         kv_dtype=_kv_dtype(model, flags, rules, platform, _capability(deployment, platform)),
-        dtype=_dtype(model, flags),
+        dtype=activation_type(model, flags),
         hybrid_manager=_hybrid_manager(model, flags, draft),
         draft=draft,
     )
@@ -324,7 +324,7 @@ def _state_mode(model: Model, flags: Mapping[str, Any], rules: Rules, *, prefix:
     return "all" if "all" in rules.state_modes and mamba2 else "align"
 
 
-def _dtype(model: Model, flags: Mapping[str, Any]) -> str:
+def activation_type(model: Model, flags: Mapping[str, Any]) -> str:
     """The type of the model's activations: f32 checkpoints run in 16 bits."""
     asked = str(flags.get("dtype", "auto"))
     name = model.dtype if asked == "auto" else asked

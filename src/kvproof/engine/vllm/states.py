@@ -7,14 +7,19 @@ one input less than a convolution is wide.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from kvproof.engine.vllm.settings import Settings, is_inkling
-from kvproof.kinds import ConvSlot, RecurrentSlot, Slot
+import msgspec
+
+from kvproof.engine.vllm.settings import Settings, activation_type, has_states, is_inkling
+from kvproof.kinds import F32, ConvSlot, RecurrentSlot, Slot, element_type
 from kvproof.model.types import Model
 
 _WIDTHS = {
     "float32": 4, "f32": 4, "float16": 2, "f16": 2, "bfloat16": 2, "bf16": 2, "float": 4,
 }  # fmt: skip
+
+_HALVES = ("f16", "bf16")
 
 
 _KDA_HEAD = 128
@@ -46,7 +51,8 @@ def state_bytes(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
     """Bytes of one layer's states on one tensor-parallel rank."""
     if is_ngram(slots):
         return _ngram_bytes(settings, slots)
-    conv, recurrent = conv_width(settings), recurrent_width(model, settings, slots)
+    flags, dtype = settings.flags, settings.dtype
+    conv, recurrent = conv_width(flags, dtype), recurrent_width(model, flags, dtype, slots)
     total = 0
     for slot in slots:
         if isinstance(slot, ConvSlot):
@@ -60,10 +66,8 @@ def state_bytes(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
 def _ngram_bytes(settings: Settings, slots: Sequence[Slot]) -> int:
     """The dilated convolution's inputs; token ids are the scheduler's, not the cache's."""
     taps = [s for s in slots if isinstance(s, ConvSlot) and s.mixer == "short_conv"]
-    return sum(
-        slot.channels * (slot.kernel + settings.draft.tokens) * conv_width(settings)
-        for slot in taps
-    )
+    width = conv_width(settings.flags, settings.dtype)
+    return sum(slot.channels * (slot.kernel + settings.draft.tokens) * width for slot in taps)
 
 
 def _speculative_rows(settings: Settings, slot: ConvSlot) -> int:
@@ -78,24 +82,46 @@ def _channels(slot: ConvSlot, ranks: int) -> int:
     return channels // ranks
 
 
-def conv_width(settings: Settings) -> int:
-    """Bytes of an element of a convolution's state."""
-    asked = str(settings.flags.get("mamba_cache_dtype", "auto"))
-    return _WIDTHS.get(settings.dtype if asked == "auto" else asked, 2)
+def kept_in_types(model: Model, flags: Mapping[str, Any]) -> Model:
+    """The model with every state in the type that vLLM keeps it in."""
+    if not has_states(model):
+        return model
+    dtype = activation_type(model, flags)
+    slots = tuple(_kept(model, flags, dtype, slot) for slot in model.slots)
+    return msgspec.structs.replace(model, slots=slots)
 
 
-def recurrent_width(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
+def _kept(model: Model, flags: Mapping[str, Any], dtype: str, slot: Slot) -> Slot:
+    if isinstance(slot, RecurrentSlot):
+        width = recurrent_width(model, flags, dtype, [slot])
+    elif isinstance(slot, ConvSlot) and slot.mixer != "token_ids":
+        width = conv_width(flags, dtype)
+    else:
+        return slot
+    named = {4: F32, 2: element_type(dtype if dtype in _HALVES else "bf16")}
+    return msgspec.structs.replace(slot, element=named[width])
+
+
+def conv_width(flags: Mapping[str, Any], dtype: str) -> int:
+    """Bytes of an element of a convolution's state where activations are of `dtype`."""
+    asked = str(flags.get("mamba_cache_dtype", "auto"))
+    return _WIDTHS.get(dtype if asked == "auto" else asked, 2)
+
+
+def recurrent_width(
+    model: Model, flags: Mapping[str, Any], dtype: str, slots: Sequence[Slot]
+) -> int:
     """Bytes of an element of a recurrent state: as asked, as the config says, else as the model.
 
     Nemotron-H and Qwen3.5 name the type in their configs; KDA keeps f32.
     """
-    asked = str(settings.flags.get("mamba_ssm_cache_dtype", "auto"))
+    asked = str(flags.get("mamba_ssm_cache_dtype", "auto"))
     if asked != "auto":
         return _WIDTHS.get(asked, 4)
     if any(_is(s.mixer, "kda") for s in slots if isinstance(s, RecurrentSlot)):
         return 4
     named = _config_dtype(model)
-    return _WIDTHS.get(named, 4) if named else conv_width(settings)
+    return _WIDTHS.get(named, 4) if named else conv_width(flags, dtype)
 
 
 def _config_dtype(model: Model) -> str | None:

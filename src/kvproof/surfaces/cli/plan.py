@@ -48,18 +48,23 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     """
     from kvproof.api import load_model
     from kvproof.api import plan as make
-    from kvproof.errors import UsageError
+    from kvproof.errors import ModelError, UsageError
 
     named, deployment = deployment_of(ctx)
     if source and named and source != named:
-        warn((f"{source} is planned, not the pasted command's {named}",))
+        warn((_instead(source, named),))
     source = source or named
     if source is None:
         raise UsageError("no model is named", hint="kvproof MODEL --gpu GPU")
     nowhere = deployment.accelerator is None and "device" not in deployment.flags
     if nowhere and not values.get("gpu_memory"):
         raise UsageError("no GPU is named", hint="add --gpu H100-80GB (kvproof gpus lists them)")
-    model = load_model(source, offline=values["offline"])
+    try:
+        model = load_model(source, offline=values["offline"])
+    except ModelError as error:
+        if source == named and source.endswith(".gguf"):
+            raise ModelError(error.message, hint=_ABSENT_FILE) from None
+        raise
     media = media_terms(model, values)
     contexts = contexts_with(ctx, media, values["contexts"]) if media else values["contexts"]
     model = with_media(model, media)
@@ -67,6 +72,17 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     answer = make(model, deployment, contexts, overheads=learned)
     _print(ctx, (model, deployment, answer, media))
     return 0 if answer.fits and answer.capacity.error is None else 1
+
+
+_ABSENT_FILE = "give the file's path, or name its model: kvproof plan MODEL --gpu GPU -- COMMAND"
+
+
+def _instead(source: str, named: str) -> str:
+    """A word on the model that is planned; a file's own quantization is not taken from its name."""
+    said = f"{source} is planned, not the pasted command's {named}"
+    if not named.endswith(".gguf") or source.endswith(".gguf"):
+        return said
+    return f"{said}: weights of the type that {source} has; give the file for its quantization"
 
 
 def _learned(model: Any, deployment: Any) -> Any:
@@ -165,17 +181,18 @@ def _sources(answer: Any) -> set[str]:
 
 
 def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[str]:
+    from kvproof.engine.base import served_model
     from kvproof.planning.plan import types_of
     from kvproof.surfaces import show
     from kvproof.surfaces.terminal import fold
     from kvproof.surfaces.text import heading, paint
     from kvproof.units import show_bytes
 
-    types = types_of(model, deployment)
+    types, served = types_of(model, deployment), served_model(model, deployment)
     per_token = f"{answer.bytes_per_token:,} B ({show_bytes(answer.bytes_per_token)})"
     parts = [
         show.model_lines(model),
-        f"{heading('What each layer caches')}\n{show.slot_table(model, types)}\n"
+        f"{heading('What each layer caches')}\n{show.slot_table(served, types)}\n"
         f"  {per_token} per token while every layer grows; "
         f"keys {types.k.name}, values {types.v.name}",
         show.budget_text(answer),
