@@ -295,3 +295,12 @@ def test_unknown_faults_are_101(
         cli.main(["models"])
     assert stopped.value.code == 101
     assert "fault of kvproof" in capsys.readouterr().err
+
+
+def test_a_pasted_gguf_files_quantization_is_not_ignored_silently(tmp_path: Path) -> None:
+    pasted = ("llama-server", "-m", str(tmp_path / "Qwen3-8B-Q4_K_M.gguf"), "-c", "8192")
+    beside = kvproof("plan", LLAMA, "--gpu", "RTX4090", "--contexts", "4k", "--", *pasted)
+    assert "give the file for its quantization" in beside.stderr
+    alone = kvproof("plan", "--gpu", "RTX4090", "--contexts", "4k", "--", *pasted)
+    assert alone.returncode == 2
+    assert "or name its model: kvproof plan MODEL" in alone.stderr
