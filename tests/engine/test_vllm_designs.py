@@ -218,3 +218,20 @@ def test_states_are_counted_in_the_types_that_vllm_keeps(
     assert row.bytes_per_sequence == 4096 * found.bytes_per_token + states
     assert row.alone is not None
     assert row.alone.kv_bytes == row.bytes_per_sequence
+
+
+def test_experts_of_whole_blocks_only_before_their_scales_were_refined() -> None:
+    model = kvproof.load_model("Qwen/Qwen3-235B-A22B-FP8")
+    split: dict[str, int | bool] = {"tensor_parallel_size": 8}
+    cases = (
+        ("vllm@0.11.0", split), ("vllm@0.24.0", split),
+        ("vllm@0.11.0", {**split, "enable_expert_parallel": True}),
+        ("vllm@0.11.0", {"tensor_parallel_size": 4}), ("vllm@0.32", split),
+    )  # fmt: skip
+    for row, (engine, flags) in enumerate(cases):
+        deployment = kvproof.Deployment(engine, "8xH100-80GB", **flags)
+        if row < 2:
+            with pytest.raises(UsageError, match="192 of an expert's 1536"):
+                vllm.capacity(model, deployment, 10 * GIB)
+        else:
+            assert vllm.capacity(model, deployment, 10 * GIB).fits

@@ -1,0 +1,46 @@
+"""Experts quantized in blocks: releases that start only where ranks hold whole blocks.
+
+Source: model_executor/layers/quantization/fp8.py (Fp8MoEMethod.create_weights), whose error vLLM
+issue 17569 (May 2025) and PR 48173 (July 2026, between 0.24 and 0.25) print. 0.32 refines the
+scales instead (weight_scale_refine); releases in between were not read and are not refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvproof.engine.vllm.versions import Rules
+from kvproof.errors import UsageError
+from kvproof.model.types import Model
+
+_FIRST, _PAST = (0, 8, 5), (0, 25, 0)
+_DOWN = (".down_proj", ".w2")
+
+
+def check_block_experts(model: Model, flags: Mapping[str, Any], rules: Rules) -> None:
+    """Raise UsageError where a rank's part of an expert is no whole number of fp8 blocks."""
+    ranks = flags.get("tensor_parallel_size", 1)
+    whole = flags.get("enable_expert_parallel") or flags.get("data_parallel_size", 1) > 1
+    if ranks == 1 or whole or not _FIRST <= rules.version < _PAST:
+        return
+    for width, block in sorted(_widths(model)):
+        if width % ranks == 0 and width // ranks % block:
+            raise UsageError(
+                f"tensor_parallel_size {ranks} leaves {width // ranks} of an expert's {width} "
+                f"columns on a rank of {model.name}, no multiple of the fp8 block of {block}",
+                hint="vLLM before 0.25 refuses this; set enable_expert_parallel or use fewer ranks",
+            )
+
+
+def _widths(model: Model) -> set[tuple[int, int]]:
+    """The inner width of every routed expert in blocks of fp8, and the size of its blocks."""
+    own = model.quantization
+    if own is None or own.method != "fp8":
+        return set()
+    found = set()
+    for group in model.tensors:
+        scheme = own.scheme(group.name) if group.role == "expert" and group.linear else None
+        if scheme is not None and scheme.block and group.name.endswith(_DOWN):
+            found |= {(group.shape[-1], size) for size in scheme.block}
+    return found
