@@ -198,3 +198,14 @@ def test_the_law_is_bounded_as_it_missed(monkeypatch: pytest.MonkeyPatch, data_d
         assert term.high is not None
         outside += not term.low <= real <= term.high
     assert (len(answers), outside) == (354, 2)
+
+
+def test_experts_of_which_none_is_chosen_have_no_graph() -> None:
+    entry = next(e for e in ASKED if any("expert_count" in key for key in e["keys"]))
+    arch = entry["arch"]
+    keys = {f"{arch}.{key}": value for key, value in entry["keys"].items()}
+    keys[f"{arch}.expert_used_count"] = 0
+    model = kvproof.load_model({"general.architecture": arch, **keys})
+    deployment = Deployment("llamacpp@b11549", ctx_size=512)
+    assert graph_bytes(model, context_of(model, flags_of(deployment))) is None
+    assert kvproof.budget(model, deployment).kv_bytes >= 0

@@ -42,10 +42,13 @@ _QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
 
 
 def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape | None:
-    """The graph's shape on one device, None for an architecture whose graph is not known."""
+    """The graph's shape on one device, None for an architecture whose graph is not known.
+
+    A file that lacks a size which its graph divides by has none either: llama.cpp does not load it.
+    """
     recipe = _recipe(model, context)
     layers = _read_layers(model, context, recipe) if recipe is not None else ()
-    if recipe is None or not layers:
+    if recipe is None or not layers or not _sized(model, recipe, layers):
         return None
     windowed, sliding = _sliding(model, context, recipe)
     tokens = pad(context.ubatch, context.sequences)
@@ -96,6 +99,18 @@ def _read_layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer,
     if recipe.compressed:
         return _compressed_layers(model, context, recipe)
     return (_wkv_layers if recipe.wkv else _layers)(model, context, recipe)
+
+
+def _sized(model: Model, recipe: Recipe, layers: tuple[Layer, ...]) -> bool:
+    """Whether a token takes experts where layers route, blocks and heads have a size."""
+    return (
+        (min(model.experts, model.experts_per_token) > 0 or not any(x.routed for x in layers))
+        and all(layer.blockwise is None or layer.blockwise.block > 0 for layer in layers)
+        and all(
+            layer.mixer is None or layer.mixer.rank > 0 or not recipe.scans_heads
+            for layer in layers
+        )
+    )
 
 
 def _sliding(model: Model, context: Context, recipe: Recipe) -> tuple[bool, int]:
