@@ -52,13 +52,19 @@ def unknown_name(kind: str, name: str, known: list[str], *, see: str) -> UsageEr
     return UsageError(f"unknown {kind} {name[:80]!r}", hint=f"{offer}{see}")
 
 
+_LOOK_ALIKE = str.maketrans("oil", "011")
+
+
+def _bare(name: str) -> str:
+    """A name as it is compared: dashes in front say nothing, letters that look like digits are."""
+    return name.lower().lstrip("-").translate(_LOOK_ALIKE)
+
+
 def _nearest(name: str, known: list[str]) -> list[str]:
-    """Up to three of `known` like `name`, none much less than the first; dashes in front say
-    nothing."""
+    """Up to three of `known` like `name`, none much less than the first."""
     import difflib
 
-    bare = {k.lower().lstrip("-"): k for k in known}
-    asked = name.lower().lstrip("-")
+    bare, asked = {_bare(k): k for k in known}, _bare(name)
     found = difflib.get_close_matches(asked, list(bare), n=3, cutoff=_LEAST_ALIKE)
     alike = [difflib.SequenceMatcher(None, key, asked).ratio() for key in found]
     return [
