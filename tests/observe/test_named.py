@@ -17,7 +17,7 @@ from kvproof.observe.named import model_of
         ("Qwen/Qwen3-14B", "Qwen/Qwen3-14B"),
         ("/models/Qwen3-14B/", "Qwen/Qwen3-14B"),
         (r"D:\models\Qwen3-14B", "Qwen/Qwen3-14B"),
-        ("/root/.cache/hub/models--Qwen--Qwen3-14B/snapshots/40c0698", "Qwen/Qwen3-14B"),
+        ("/data/hub/models--Qwen--Qwen3-14B/snapshots/40c0698", "Qwen/Qwen3-14B"),
         ("/models/my-own-finetune", None),
         ("/models/Qwen3-14B.Q4_K_M.gguf", None),
         ("../../etc/passwd", None),

@@ -7,7 +7,7 @@ from kvproof.model.types import Model
 from kvproof.model.weights import known_tensors, stored_bytes
 
 # Copied to every rank: norms and routers, and MLA's down-projections, whose output all heads read.
-_COPIED_ROLES = ("norm", "router", "position")
+COPIED_ROLES = ("norm", "router", "position")
 _COPIED_NAMES = ("q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "indexer")
 _KEPT_ROLES = ("head", "embedding", "router", *ENCODER_ROLES)
 _ASKED_BITS = (
@@ -90,7 +90,7 @@ def layer_weight_bytes(model: Model, ranks: int) -> int:
 
 def _ways(group: TensorGroup, ranks: int, attention: int) -> int:
     """Over how many ranks a tensor is split."""
-    if group.role in _COPIED_ROLES or any(name in group.name for name in _COPIED_NAMES):
+    if group.role in COPIED_ROLES or any(name in group.name for name in _COPIED_NAMES):
         return 1
     if group.role == "attention":
         return attention

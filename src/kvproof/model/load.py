@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from kvproof.errors import HubError, ModelError
+from kvproof.errors import HubError, KvproofError, ModelError
 from kvproof.model import catalog
 from kvproof.model.names import parse_hub_name
 from kvproof.model.types import Model, Source
@@ -39,6 +39,14 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, offline: bool = Fal
 
         return read_path(path)
     return _by_name(text, offline=offline)
+
+
+def load_offline(source: str) -> Model | None:
+    """What `load` gives without asking the hub, None where that is no model: a draft beside one."""
+    try:
+        return load(source, offline=True)
+    except KvproofError:
+        return None
 
 
 def load_ollama(name: str, *, offline: bool = False) -> Model:

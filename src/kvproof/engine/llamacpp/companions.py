@@ -15,7 +15,7 @@ from kvproof.engine.llamacpp.context import Context
 from kvproof.engine.llamacpp.flags import Flags
 from kvproof.errors import KvproofError
 from kvproof.model.gguf import read_file
-from kvproof.model.load import load
+from kvproof.model.load import load_offline
 from kvproof.model.types import Model
 from kvproof.terms import Term
 
@@ -46,7 +46,7 @@ def companions_of(flags: Flags) -> Companions:
             unread.append(f"{word} {source[:80]}: its {name} is no file here, not computed")
         else:
             files.append((name, source, size))
-    draft = _draft(flags.spec_draft_model) if flags.spec_draft_model else None
+    draft = load_offline(flags.spec_draft_model) if flags.spec_draft_model else None
     if flags.spec_draft_model and draft is None:
         unread.append(
             f"--spec-draft-model {flags.spec_draft_model[:80]}: neither a file here nor a known "
@@ -94,11 +94,4 @@ def _tensor_bytes(source: str) -> int | None:
     try:
         return read_file(path).tensor_bytes if path.is_file() else None
     except (KvproofError, OSError):
-        return None
-
-
-def _draft(source: str) -> Model | None:
-    try:
-        return load(source, offline=True)
-    except KvproofError:
         return None

@@ -6,14 +6,12 @@ model_runner_components/spec_aux_hidden_state.py: before 0.5.14 nothing is count
 
 from __future__ import annotations
 
-from functools import cache
-
 import msgspec
 
 from kvproof.engine.rank_weights import layer_weight_bytes, rank_weight_bytes
 from kvproof.engine.sglang.flags import Flags
 from kvproof.errors import KvproofError
-from kvproof.model.load import load
+from kvproof.model.load import load_offline
 from kvproof.model.types import Model
 from kvproof.model.weights import known_tensors
 
@@ -47,15 +45,7 @@ def own_draft(flags: Flags) -> Model | None:
     counted = flags.algorithm in (*_COUNTED, *BLOCK_DRAFTS)
     if not path or not flags.rules.draft_counted or not counted:
         return None
-    return _loaded(str(path))
-
-
-@cache
-def _loaded(source: str) -> Model | None:
-    try:
-        return load(source, offline=True)
-    except KvproofError:
-        return None
+    return load_offline(str(path))
 
 
 def draft_flags(flags: Flags) -> Flags:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from kvproof.engine.rank_weights import loaded_bytes
+from kvproof.engine.rank_weights import COPIED_ROLES, loaded_bytes
 from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.layers import stage_layers
@@ -26,7 +26,6 @@ from kvproof.model.weights import stored_bytes
 from kvproof.units import GIB
 
 _VOCAB_UNIT = 64
-_COPIED_ROLES = ("norm", "router", "position")
 _COPIED_NAMES = (
     "q_a_proj", "kv_a_proj", "indexer", "compressor", "q_a_norm", "kv_norm", "scale", "hc_", "_hc.",
     "hyper_connection",
@@ -149,7 +148,7 @@ def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
         rows = group.shape[0]
         unit = _VOCAB_UNIT * ranks if ranks > 1 else _VOCAB_UNIT
         return -(-rows // unit) * unit / rows / ranks if rows else 1.0
-    if group.role in _COPIED_ROLES or any(name in group.name for name in _COPIED_NAMES):
+    if group.role in COPIED_ROLES or any(name in group.name for name in _COPIED_NAMES):
         return 1.0
     if is_v4(model) and group.name.endswith("self_attn.kv_proj.weight"):
         return 1.0  # one projection with the queries' down-projection

@@ -7,16 +7,7 @@ from typing import Any
 from kvproof.model.classes import class_row
 from kvproof.model.rules import Config, Rule, recurrent
 from kvproof.model.rules.layer_types import FULL, INDEXED, SLIDING
-
-
-def chain(*rules: Rule) -> Rule:
-    """The rules one after the other."""
-
-    def rule(c: Config) -> None:
-        for each in rules:
-            each(c)
-
-    return rule
+from kvproof.model.rules.parts import chain
 
 
 def _latent(c: Config) -> None:
