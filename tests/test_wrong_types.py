@@ -71,7 +71,8 @@ def test_the_checkpoints_cache_type_reaches_the_steps() -> None:
     row = kvproof.plan(model, kvproof.Deployment(gpu="H100-80GB"), contexts=[32768]).rows[0]
     full = [slot for slot in model.slots if slot.kind == "full"]
     keys = sum(slot.kv_heads * (slot.k_dim + slot.v_dim) for slot in full)
-    states = sum(s.bytes(1, _bf16()) for s in model.slots if s.kind in ("conv", "recurrent"))
+    states = sum(s.bytes(1, _bf16()) for s in model.slots if s.kind == "recurrent")
+    states += sum(2 * s.channels * (s.kernel - 1) for s in model.slots if s.kind == "conv")
     assert row.bytes_per_sequence == 32768 * keys + states
 
 

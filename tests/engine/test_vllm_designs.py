@@ -213,7 +213,7 @@ def test_states_are_counted_in_the_types_that_vllm_keeps(
 ) -> None:
     model = kvproof.load_model("tiiuae/Falcon-H1-7B-Base")
     found = kvproof.plan(model, kvproof.Deployment("vllm@0.32", "L40S-48GB", **flags), [4096])
-    states = 44 * (3584 * 4 * conv + 24 * 128 * 256 * recurrent)
+    states = 44 * (3584 * 3 * conv + 24 * 128 * 256 * recurrent)
     row = found.rows[0]
     assert row.bytes_per_sequence == 4096 * found.bytes_per_token + states
     assert row.alone is not None

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvproof
+from kvproof.engine.stored_types import types_of
 from kvproof.errors import UsageError
-from kvproof.planning.plan import types_of
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 

@@ -168,7 +168,8 @@ class ConvSlot(Slot, frozen=True, kw_only=True):
 
     `mixer` names the layer's design; `group_channels` of the channels are shared by `groups`
     groups (Mamba 2's B and C), which matters to tensor parallelism only. `element` is None when
-    the state follows the model's type.
+    the state follows the model's type. `kept`: inputs that an engine stores where it is not
+    `kernel` of them.
     """
 
     kind: ClassVar[Kind] = "conv"
@@ -178,9 +179,15 @@ class ConvSlot(Slot, frozen=True, kw_only=True):
     groups: int = 0
     group_channels: int = 0
     element: ElementType | None = None
+    kept: int | None = None
+
+    @property
+    def columns(self) -> int:
+        """Inputs of each channel that are stored."""
+        return self.kernel if self.kept is None else self.kept
 
     def fixed_bytes(self, types: Types) -> int:
-        return (self.element or types.model).bytes(self.channels * self.kernel)
+        return (self.element or types.model).bytes(self.channels * self.columns)
 
 
 class RecurrentSlot(Slot, frozen=True, kw_only=True):

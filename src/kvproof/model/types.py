@@ -12,7 +12,15 @@ from kvproof.kinds import Slot
 from kvproof.model.quantization import Quantization
 from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
 
+_PREDICTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 _ENCODER_NAME = re.compile(r"(model\.)?encoder\.")
+
+
+def largest(value: Any) -> int:
+    """A whole number, or the largest of a list of them; 0 for anything else."""
+    if isinstance(value, list | tuple):
+        return max((largest(entry) for entry in value), default=0)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +83,22 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         A looked-up embedding table is not read, nor are encoders of images or audio.
         """
         return sum(group.elements for group in self.tensors if self.is_streamed(group))
+
+    @property
+    def predicting_layers(self) -> int:
+        """Layers that predict further tokens (MTP), as the config counts them; 0 without."""
+        return self.number(*_PREDICTING)
+
+    def number(self, *names: str) -> int:
+        """What the config gives under the first of `names` that it has; the largest of a list.
+
+        0 where it has none of them.
+        """
+        for name in names:
+            found = largest(self.text_config.get(name)) or largest(self.config.get(name))
+            if found:
+                return found
+        return 0
 
     @property
     def tied(self) -> bool:

@@ -17,11 +17,13 @@ from kvproof.engine.base import (
     served_model,
 )
 from kvproof.engine.common_flags import limit_name
+from kvproof.engine.drafts import DraftCache, draft_cache
 from kvproof.engine.mixed import BY_DEVICE, deciding, smallest_budget
 from kvproof.engine.overheads import Overheads, adjusted
+from kvproof.engine.stored_types import types_of
 from kvproof.engine.vendors import unconfirmed
 from kvproof.errors import UsageError
-from kvproof.kinds import LatentSlot, Types, element_type
+from kvproof.kinds import Types, element_type
 from kvproof.model.overrides import trained_length
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
@@ -34,13 +36,15 @@ DEFAULT_CONTEXTS = (4096, 8192, 32768, 131072)
 class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     """One context length: sequences per replica, the full step, and the step of one user alone.
 
-    `bytes_per_sequence` is logical, over all ranks. `limit` is what stops more users:
+    `bytes_per_sequence` is logical, over all ranks, `draft_bytes` of them what a draft keeps; the
+    steps are the model's own, without a draft's. `limit` is what stops more users:
     "capacity" (cache memory), "max_num_seqs", or "max_model_len" (the engine refuses such a
     length); the step's own limit is bandwidth or compute.
     """
 
     context: int
     bytes_per_sequence: int
+    draft_bytes: int
     sequences: int
     total_sequences: int
     limit: Literal["capacity", "max_num_seqs", "max_model_len"]
@@ -54,6 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Each replica has `attention_copies`, with a cache and sequences of their own; what `rows` count
     beside `total_sequences` is of one of them.
 
+    `bytes_per_token` are of the model and of `draft`, where one keeps a cache beside it.
     `crossover_tokens`: cached tokens in a batch, of sequences of the first of `rows`, at which KV
     reads equal weight reads.
     """
@@ -67,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget
     capacity: Capacity
     bytes_per_token: int
+    draft: DraftCache | None
     rows: tuple[PlanRow, ...]
     crossover_tokens: float | None
     fits: bool
@@ -85,65 +91,65 @@ def make_plan(
     """
     contexts, model = contexts or DEFAULT_CONTEXTS, served_model(model, deployment)
     ranks = ranks_of(deployment)
-    module = engine_module(deployment.engine.name)
     deployment = deciding(model, deployment)
     budget = smallest_budget(model, deployment)
     if overheads is not None:
         budget = adjusted(budget, overheads)
     refusals = _refusals(model, deployment)
+    module = engine_module(deployment.engine.name)
     capacity: Capacity = module.capacity(model, deployment, max(budget.kv_bytes, 0))
-    types = types_of(model, deployment)
-    replicas = _replicas(deployment, ranks)
-    rows = tuple(_row(model, deployment, capacity, n, types, (ranks, replicas)) for n in contexts)
+    asked = _Asked(
+        model=model,
+        deployment=deployment,
+        types=types_of(model, deployment),
+        draft=draft_cache(model, deployment),
+        ranks=ranks,
+        replicas=_replicas(deployment, ranks),
+    )
+    rows = tuple(_row(asked, capacity, n) for n in contexts)
     return Plan(
         model=model.name,
         engine=str(deployment.engine),
         gpu=deployment.gpu,
         ranks=ranks,
-        replicas=replicas,
+        replicas=asked.replicas,
         attention_copies=attention_copies(deployment),
         budget=budget,
         capacity=capacity,
-        bytes_per_token=sum(
-            slot.entry_bytes(types) for slot in model.slots if slot.kind != "cross"
-        ),
+        bytes_per_token=_bytes_per_token(asked),
+        draft=asked.draft,
         rows=rows,
-        crossover_tokens=crossover_tokens(
-            model,
-            types,
-            _streamed(model, deployment),
-            machine=Machine(bandwidth=1.0, flops=None, **_sizes(deployment, ranks)),
-            context=contexts[0],
-        ),
+        crossover_tokens=_crossover(asked, contexts[0]),
         fits=budget.kv_bytes > 0 and not refusals and any(row.sequences for row in rows),
         warnings=(
-            *_warnings(model, contexts, deployment, (replicas, capacity.max_model_len)),
+            *_warnings(asked, contexts, capacity.max_model_len),
             *_hardware_warnings(deployment),
             *refusals,
         ),
     )
 
 
-def types_of(model: Model, deployment: Deployment) -> Types:
-    """Element types of the deployment's cache, by its engine's rules where it has its own."""
-    own = getattr(engine_module(deployment.engine.name), "types_for", None)
-    if own is not None:
-        types: Types = own(model, deployment)
-        return types
-    name = deployment.flags.get("kv_cache_dtype")
-    if name in (None, "auto") and model.quantization and deployment.engine.name != "formula":
-        name = model.quantization.kv_dtype  # what the checkpoint asks engines for
-    return formula.types_of(model, _element_name(model, name))
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What every row of a plan rests on."""
+
+    model: Model
+    deployment: Deployment
+    types: Types
+    draft: DraftCache | None
+    ranks: int
+    replicas: int
 
 
-def _element_name(model: Model, name: str | None) -> str | None:
-    """The element type behind an engine's name for it."""
-    if name is None or name == "fp8_e5m2" or not name.startswith("fp8"):
-        return name
-    packed = any(
-        isinstance(s, LatentSlot) and s.latent_dim + s.rope_dim == 576 for s in model.slots
-    )
-    return "fp8_ds_mla" if name == "fp8_ds_mla" and packed else "fp8"
+def _bytes_per_token(asked: _Asked) -> int:
+    own = sum(slot.entry_bytes(asked.types) for slot in asked.model.slots if slot.kind != "cross")
+    return own + (asked.draft.bytes_per_token if asked.draft else 0)
+
+
+def _crossover(asked: _Asked, context: int) -> float | None:
+    model, deployment = asked.model, asked.deployment
+    machine = Machine(bandwidth=1.0, flops=None, **_sizes(deployment, asked.ranks))
+    streamed = _streamed(model, deployment)
+    return crossover_tokens(model, asked.types, streamed, machine=machine, context=context)
 
 
 def _replicas(deployment: Deployment, ranks: int) -> int:
@@ -156,18 +162,11 @@ def _replicas(deployment: Deployment, ranks: int) -> int:
     return count // ranks
 
 
-def _row(
-    model: Model,
-    deployment: Deployment,
-    capacity: Capacity,
-    context: int,
-    types: Types,
-    copies: tuple[int, int],
-) -> PlanRow:
-    ranks, replicas = copies
+def _row(asked: _Asked, capacity: Capacity, context: int) -> PlanRow:
+    model, deployment, types = asked.model, asked.deployment, asked.types
     refused = deployment.engine.name != "formula" and context > capacity.max_model_len
     count = 0 if refused else capacity.sequences(context)
-    machine = machine_of(deployment, model, ranks)
+    machine = machine_of(deployment, model, asked.ranks)
     step = alone = None
     if machine is not None:
         effort, streamed = efficiency_of(model, deployment, types), _streamed(model, deployment)
@@ -175,11 +174,14 @@ def _row(
         step = step_time(model, machine, types, {context: count}, **args) if count else None
         alone = step_time(model, machine, types, {context: 1}, **args)
     limited = capacity.max_num_seqs is not None and count >= capacity.max_num_seqs
+    drafted = asked.draft.bytes(context) if asked.draft else 0
+    own = sum(formula.held_bytes(slot, context, types) for slot in model.slots)
     return PlanRow(
         context=context,
-        bytes_per_sequence=sum(formula.held_bytes(slot, context, types) for slot in model.slots),
+        bytes_per_sequence=own + drafted,
+        draft_bytes=drafted,
         sequences=count,
-        total_sequences=count * replicas * attention_copies(deployment),
+        total_sequences=count * asked.replicas * attention_copies(deployment),
         limit="max_model_len" if refused else "max_num_seqs" if limited else "capacity",
         step=step,
         alone=alone,
@@ -254,10 +256,9 @@ def _streamed(model: Model, deployment: Deployment) -> int | None:
     )
 
 
-def _warnings(
-    model: Model, contexts: tuple[int, ...], deployment: Deployment, limits: tuple[int, int]
-) -> tuple[str, ...]:
-    replicas, longest = limits
+def _warnings(asked: _Asked, contexts: tuple[int, ...], longest: int) -> tuple[str, ...]:
+    """What a reader should know; `longest` is the length that the engine takes."""
+    model, deployment, replicas = asked.model, asked.deployment, asked.replicas
     out = list(model.notes)
     trained = _reach(model, deployment)
     if over := _past(contexts, trained):
@@ -268,7 +269,7 @@ def _warnings(
     if deployment.engine.name != "formula" and (over := _past(contexts, longest)):
         name = limit_name(deployment.engine.name, "max_model_len")
         out.append(f"the engine refuses {over} tokens: its {name} is {longest:,}")
-    ranks = ranks_of(deployment)
+    ranks = asked.ranks
     if deployment.gpu_count is None and ranks > 1 and deployment.accelerator is not None:
         out.append(
             f"one replica takes {ranks} GPUs: as many {deployment.accelerator.name} are assumed"

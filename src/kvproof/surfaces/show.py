@@ -11,8 +11,18 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.common_flags import limit_name
+from kvproof.engine.drafts import DraftCache
 from kvproof.engine.overheads import LEARNED
-from kvproof.kinds import ConvSlot, CrossSlot, FullSlot, LatentSlot, RecurrentSlot, Slot, Types
+from kvproof.kinds import (
+    ConvSlot,
+    CrossSlot,
+    FullSlot,
+    LatentSlot,
+    RecurrentSlot,
+    SharedSlot,
+    Slot,
+    Types,
+)
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.planning import Plan
@@ -49,25 +59,41 @@ def _weights_line(model: Model, scheme: str, active: str) -> str:
     )
 
 
-def slot_table(model: Model, types: Types) -> str:
-    """What each kind of layer caches: one row for all layers that keep the same."""
+def slot_table(model: Model, types: Types, draft: DraftCache | None = None) -> str:
+    """What each kind of layer caches: one row for all layers that keep the same, drafts last."""
+    rows = _slot_rows(model.slots, types)
+    if draft is not None:
+        rows += [
+            [f"{layers}, draft", *rest] for layers, *rest in _slot_rows(draft.slots, draft.types)
+        ]
+    return table(["layers", "keeps", "per token", "fixed"], rows, left=2)
+
+
+def _slot_rows(slots: Sequence[Slot], types: Types) -> list[list[str]]:
     groups: dict[Slot, list[int]] = {}
-    for slot in model.slots:
+    for slot in slots:
         groups.setdefault(msgspec.structs.replace(slot, layer=0), []).append(slot.layer)
-    rows = [
+    return [
         [
-            f"{len(layers)} x {slot.kind}",
+            f"{len(layers)} x {_kind(slot)}",
             describe(slot),
             f"{slot.entry_bytes(types):,} B" if slot.entry_bytes(types) else "-",
             f"{slot.fixed_bytes(types):,} B" if slot.fixed_bytes(types) else "-",
         ]
         for slot, layers in groups.items()
     ]
-    return table(["layers", "keeps", "per token", "fixed"], rows, left=2)
+
+
+def _kind(slot: Slot) -> str:
+    """The slot's kind; "none" for a layer without attention or state, which shares with nobody."""
+    return "none" if isinstance(slot, SharedSlot) and slot.source_layer is None else slot.kind
 
 
 def describe(slot: Slot) -> str:
     """One slot's shape in words."""
+    if isinstance(slot, SharedSlot):
+        source = slot.source_layer
+        return "nothing to cache" if source is None else f"reads the cache of layer {source}"
     if isinstance(slot, FullSlot):
         widths = f"{slot.k_dim}" if slot.k_dim == slot.v_dim else f"{slot.k_dim}/{slot.v_dim}"
         limit = getattr(slot, "window", None) or getattr(slot, "chunk", None)
@@ -77,7 +103,7 @@ def describe(slot: Slot) -> str:
         tail = f", last {slot.window:,} tokens" if slot.window else ""
         return f"latent {slot.latent_dim} + rotary key {slot.rope_dim}{tail}"
     if isinstance(slot, ConvSlot):
-        return f"{slot.mixer} convolution, {slot.channels:,} channels x {slot.kernel}"
+        return f"{slot.mixer} convolution, {slot.channels:,} channels x {slot.columns}"
     if isinstance(slot, RecurrentSlot):
         return f"{slot.mixer} state {' x '.join(map(str, slot.shape))}"
     if isinstance(slot, CrossSlot):
@@ -173,12 +199,15 @@ def _speed_note(plan: Plan) -> str:
     step = next((row.step for row in plan.rows if row.step), None)
     if step is None:
         return ""
-    used = step.efficiency
+    used, alone = step.efficiency, ""
+    if plan.draft is not None:
+        alone = " Steps are the model's own: a draft's reads and the tokens it saves are left out."
     if used.weights == used.attention == 1:
-        return "\n" + paint("  Steps at the full bandwidth: a bound, not a measurement.", "dim")
+        bound = "  Steps at the full bandwidth: a bound, not a measurement."
+        return "\n" + paint(bound + alone, "dim")
     said = f"weights at {100 * used.weights:.0f} %, KV at {100 * used.attention:.0f} %"
     source = used.source.partition(";")[0]
-    return "\n" + paint(f"  Steps read {said} of the bandwidth ({source}).", "dim")
+    return "\n" + paint(f"  Steps read {said} of the bandwidth ({source}).{alone}", "dim")
 
 
 def _plan_row(row: Any, limit: str) -> list[str]:

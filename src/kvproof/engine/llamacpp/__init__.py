@@ -7,6 +7,7 @@ recurrent buffers are exact (facts measured on b11549); compute buffers are esti
 from __future__ import annotations
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Offload
+from kvproof.engine.drafts import DraftCache
 from kvproof.engine.llamacpp.flags import flags_of, stretched
 from kvproof.kinds import Types, element_type
 from kvproof.model.types import Model
@@ -43,10 +44,25 @@ def trained_for(model: Model, deployment: Deployment) -> int | None:
     return None if model.context is None else stretched(deployment.flags, model.context)
 
 
+def served_model(model: Model, deployment: Deployment) -> Model:
+    """The model with what its convolutions keep."""
+    from kvproof.engine.convolutions import keeping
+    from kvproof.engine.llamacpp.layout import stored_columns
+
+    return keeping(model, stored_columns)
+
+
 def types_for(model: Model, deployment: Deployment) -> Types:
     """Element types of the deployment's cache; states are always f32."""
     flags = flags_of(deployment)
     return Types(flags.cache_type_k, flags.cache_type_v, element_type("f32"))
+
+
+def draft_for(model: Model, deployment: Deployment) -> DraftCache | None:
+    """What a draft keeps of each sequence."""
+    from kvproof.engine.llamacpp.companions import drafted
+
+    return drafted(model, flags_of(deployment))
 
 
 def ranks_for(deployment: Deployment) -> int:

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from kvproof.engine.drafts import DraftCache
 from kvproof.engine.llamacpp.context import Context
 from kvproof.engine.llamacpp.flags import Flags
+from kvproof.engine.llamacpp.layout import predicting_slots
 from kvproof.errors import KvproofError
+from kvproof.kinds import Types, element_type
 from kvproof.model.gguf import read_file
 from kvproof.model.load import load_offline
 from kvproof.model.types import Model
@@ -73,6 +76,17 @@ def draft_flags(flags: Flags, context: Context) -> Flags:
         mtp=False,
         spec_draft_model=None,
     )
+
+
+def drafted(model: Model, flags: Flags) -> DraftCache | None:
+    """What a draft keeps of each sequence: its own model, or the model's layers for it."""
+    types = Types(flags.spec_draft_type_k, flags.spec_draft_type_v, element_type("f32"))
+    own = companions_of(flags).draft
+    if own is not None:
+        return DraftCache(name=own.name, slots=own.slots, types=types)
+    if not flags.drafts_by_mtp:
+        return None
+    return DraftCache(name="draft-mtp", slots=predicting_slots(model), types=types)
 
 
 def file_terms(companions: Companions, place: str) -> tuple[Term, ...]:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from kvproof.model.types import Model
+from kvproof.model.types import Model, largest
 
 
 def fact(model: Model, gguf_key: str, *names: str) -> int:
     """A whole number of the model: by its GGUF key, or by its names in a config."""
     arch = model.config.get("general.architecture")
     if isinstance(arch, str):
-        return _largest(model.config.get(f"{arch}.{gguf_key}"))
-    for name in names:
-        value = _largest(model.text_config.get(name)) or _largest(model.config.get(name))
-        if value:
-            return value
-    return 0
+        return largest(model.config.get(f"{arch}.{gguf_key}"))
+    return model.number(*names)
 
 
 def facts_by_layer(model: Model, gguf_key: str, *names: str) -> tuple[int, ...]:
@@ -27,12 +21,5 @@ def facts_by_layer(model: Model, gguf_key: str, *names: str) -> tuple[int, ...]:
     else:
         value = next((found for name in names if (found := model.text_config.get(name))), None)
     if isinstance(value, list | tuple):
-        return tuple(_largest(entry) for entry in value)
-    return (_largest(value),) * model.layers
-
-
-def _largest(value: Any) -> int:
-    """A number, or the largest of a list of numbers; 0 for anything else."""
-    if isinstance(value, list | tuple):
-        return max((_largest(entry) for entry in value), default=0)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+        return tuple(largest(entry) for entry in value)
+    return (largest(value),) * model.layers

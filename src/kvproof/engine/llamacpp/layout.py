@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from kvproof.engine.convolutions import before_current
 from kvproof.engine.llamacpp.context import Context, expands_latents, pad
 from kvproof.engine.llamacpp.facts import fact
 from kvproof.kinds import (
@@ -54,20 +55,29 @@ def pieces(model: Model, context: Context) -> tuple[Piece, ...]:
 
 def prediction_layers(model: Model) -> int:
     """Layers of the model that predict further tokens."""
-    return fact(model, "nextn_predict_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers")
+    return fact(model, "nextn_predict_layers") or model.predicting_layers
+
+
+def predicting_slots(model: Model) -> tuple[Slot, ...]:
+    """What those layers keep: each what the last layer with plain keys and values keeps."""
+    like = next((s for s in reversed(model.slots) if isinstance(s, FullSlot | LatentSlot)), None)
+    return () if like is None else (like,) * prediction_layers(model)
 
 
 def _drafting(model: Model, context: Context) -> Iterator[Piece]:
     """The cache of the layers that predict further tokens, in a context of their own."""
-    layers = prediction_layers(model)
-    like = next((s for s in reversed(model.slots) if isinstance(s, FullSlot | LatentSlot)), None)
-    if context.draft is None or like is None:
+    if context.draft is None:
         return
     k, v = context.draft
     draft = msgspec.structs.replace(context, k=k, v=v, draft=None)
-    for _ in range(layers):
+    for like in predicting_slots(model):
         for piece in _Layout(model, draft).of(_NO_SLOT, like):
             yield msgspec.structs.replace(piece, buffer=f"draft {piece.buffer}")
+
+
+def stored_columns(slot: ConvSlot) -> int:
+    """Inputs of a convolution that are kept: a token shift's are kept whole."""
+    return slot.kernel if slot.mixer == _WHOLE_SHIFT else before_current(slot)
 
 
 def applies_windows(context: Context) -> bool:
@@ -172,8 +182,8 @@ class _Layout:
         return Piece(buffer, layer, index, row * cells * streams, formula)
 
     def _conv(self, index: int, slot: ConvSlot) -> Piece:
-        columns = slot.kernel if slot.mixer == _WHOLE_SHIFT else max(slot.kernel - 1, 0)
-        return self._state(index, slot.layer, "recurrent state R", slot.channels * columns)
+        elements = slot.channels * stored_columns(slot)
+        return self._state(index, slot.layer, "recurrent state R", elements)
 
     def _state(self, index: int, layer: int, buffer: str, elements: int) -> Piece:
         rows = self.context.sequences * self.context.planes

@@ -34,6 +34,11 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     return llamacpp.capacity(_model(model, deployment), as_llamacpp(deployment, model), kv_bytes)
 
 
+def served_model(model: Model, deployment: Deployment) -> Model:
+    """The model with what its convolutions keep."""
+    return llamacpp.served_model(model, as_llamacpp(deployment, model))
+
+
 def types_for(model: Model, deployment: Deployment) -> Types:
     """Element types of the runner's cache."""
     return llamacpp.types_for(model, as_llamacpp(deployment, model))

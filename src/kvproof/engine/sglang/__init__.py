@@ -12,7 +12,9 @@ import json
 from collections.abc import Callable, Mapping
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
+from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
+from kvproof.engine.sglang.drafts import draft_for
 from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.engine.sglang.memory import make_budget
 from kvproof.engine.sglang.pools import Pools, make_pools
@@ -25,6 +27,16 @@ from kvproof.model.types import Model
 from kvproof.terms import Term
 from kvproof.units import GB
 
+__all__ = [
+    "attention_copies",
+    "budget",
+    "cache",
+    "capacity",
+    "check_flags",
+    "draft_for",
+    "served_model",
+    "share",
+]
 _SOURCE = "SGLang 0.5.23, model_executor/pool_configurator.py"
 _COMPRESSED_RUNNING = 256
 
@@ -43,9 +55,9 @@ def attention_copies(deployment: Deployment) -> int:
 
 
 def served_model(model: Model, deployment: Deployment) -> Model:
-    """The model as json_model_override_args change its config.
+    """The model as json_model_override_args change its config, with what convolutions keep.
 
-    Source: SGLang 0.5.23, configs/model_config.py (model_override_args).
+    Source: SGLang 0.5.23, configs/model_config.py (model_override_args), configs/mamba_utils.py.
     """
     given = deployment.flags.get("json_model_override_args")
     try:
@@ -56,7 +68,7 @@ def served_model(model: Model, deployment: Deployment) -> Model:
         raise UsageError(
             f"json_model_override_args is {str(given)[:60]!r}", hint="give a JSON object"
         )
-    return overridden(model, overrides)
+    return keeping(overridden(model, overrides), before_current)
 
 
 def budget(model: Model, deployment: Deployment) -> Budget:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import msgspec
 
+from kvproof.engine.base import Deployment
+from kvproof.engine.drafts import DraftCache, own_tensors
 from kvproof.engine.rank_weights import layer_weight_bytes, rank_weight_bytes
-from kvproof.engine.sglang.flags import Flags
-from kvproof.errors import KvproofError
+from kvproof.engine.sglang.backend import kv_type
+from kvproof.engine.sglang.flags import Flags, read_flags
+from kvproof.kinds import FullSlot, LatentSlot, Slot, Types, element_type
 from kvproof.model.load import load_offline
 from kvproof.model.types import Model
-from kvproof.model.weights import known_tensors
 
 BLOCK_DRAFTS = ("DFLASH", "DSPARK")
 """Drafts of a block at once, sized by their own config."""
 _HEADS = ("EAGLE", "EAGLE3", "NEXTN")
 _COUNTED = (*_HEADS, "STANDALONE")
-_MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 
 def draft_layers(model: Model, flags: Flags) -> int:
@@ -28,15 +29,9 @@ def draft_layers(model: Model, flags: Flags) -> int:
         return 0
     own = own_draft(flags)
     if own is not None:
-        return _predicting(own) or own.layers
+        return own.predicting_layers or own.layers
     named = flags.get("speculative_draft_model_path") or flags.algorithm in ("EAGLE3", "STANDALONE")
-    return (0 if named else _predicting(model)) or int(flags.algorithm != "STANDALONE")
-
-
-def _predicting(model: Model) -> int:
-    """Layers that predict further tokens, as the config counts them."""
-    found = (model.text_config.get(name) for name in _MTP_KEYS)
-    return next((n for n in found if isinstance(n, int) and n > 0), 0)
+    return (0 if named else model.predicting_layers) or int(flags.algorithm != "STANDALONE")
 
 
 def own_draft(flags: Flags) -> Model | None:
@@ -61,12 +56,24 @@ def draft_weight_bytes(model: Model, flags: Flags) -> int:
     own = own_draft(flags)
     if own is None:
         return layer_weight_bytes(model, flags.tp) * draft_layers(model, flags)
-    try:
-        groups = known_tensors(own)
-    except KvproofError:
+    if not own.tensors:
         return 0
     if flags.algorithm in _HEADS:
-        shared = ("embedding", "head") if flags.algorithm != "EAGLE3" else ("embedding",)
-        kept = tuple(group for group in groups if group.role not in shared)
-        own = msgspec.structs.replace(own, tensors=kept)
+        own = own_tensors(own, heads=flags.algorithm != "EAGLE3")
     return rank_weight_bytes(own, flags.tp)
+
+
+def draft_for(model: Model, deployment: Deployment) -> DraftCache | None:
+    """What a draft keeps of each sequence; without a model of its own, layers like the target's."""
+    flags = read_flags(deployment)
+    own = own_draft(flags)
+    drafting = model if own is None else own
+    slots = _like_target(model, flags) if own is None else own.slots
+    kind = kv_type(drafting, deployment, draft_flags(flags))
+    types = Types(kind, kind, element_type(drafting.dtype))
+    return DraftCache(name=flags.algorithm if own is None else own.name, slots=slots, types=types)
+
+
+def _like_target(model: Model, flags: Flags) -> tuple[Slot, ...]:
+    like = next((s for s in reversed(model.slots) if isinstance(s, FullSlot | LatentSlot)), None)
+    return () if like is None else (like,) * draft_layers(model, flags)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kvproof.engine.base import Deployment
+from kvproof.engine.convolutions import before_current
 from kvproof.engine.sglang.backend import (
     attention_backend,
     is_compressed,
@@ -310,7 +311,7 @@ def _state(model: Model, flags: Flags, slot: Slot) -> int:
         if slot.groups and slot.groups % flags.attention_tp:
             width = slot.group_channels // slot.groups
             channels += (flags.attention_tp - slot.groups) * width
-        return channels // flags.attention_tp * (slot.kernel - 1) * 2
+        return channels // flags.attention_tp * before_current(slot) * 2
     if isinstance(slot, RecurrentSlot):
         named = flags.get("mamba_ssm_dtype") or model.text_config.get("mamba_ssm_dtype")
         return slot.elements // flags.attention_tp * _STATE_WIDTHS.get(str(named), 4)

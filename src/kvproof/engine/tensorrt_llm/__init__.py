@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
+from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
 from kvproof.engine.rank_weights import rank_weight_bytes
 from kvproof.engine.stages import own_stages, scarcest, stage_layers
@@ -29,6 +30,7 @@ from kvproof.units import GIB
 
 __all__ = (
     "budget", "cache", "canonical_flag", "capacity", "check_flags", "flag_names", "is_read",
+    "served_model",
 )  # fmt: skip
 
 _SOURCE = "TensorRT-LLM, cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp"
@@ -48,6 +50,14 @@ def attention_copies(deployment: Deployment) -> int:
     """
     flags = read_flags(deployment)
     return flags.tp // flags.attention_tp
+
+
+def served_model(model: Model, deployment: Deployment) -> Model:
+    """The model with what its convolutions keep.
+
+    Source: TensorRT-LLM 1.x, _torch/pyexecutor/mamba_cache_manager.py (d_conv - 1).
+    """
+    return keeping(model, before_current)
 
 
 def _length(model: Model, flags: Flags) -> int:

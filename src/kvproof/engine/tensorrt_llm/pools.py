@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kvproof.engine.convolutions import before_current
 from kvproof.engine.tensorrt_llm.flags import Flags
 from kvproof.errors import UsageError
 from kvproof.kinds import (
@@ -78,7 +79,7 @@ def state_bytes(model: Model, slot: Slot, flags: Flags) -> int:
     model's own (_torch/pyexecutor/config_utils.py).
     """
     if isinstance(slot, ConvSlot):
-        return slot.channels // flags.attention_tp * (slot.kernel - 1) * 2
+        return slot.channels // flags.attention_tp * before_current(slot) * 2
     if isinstance(slot, RecurrentSlot):
         asked = str(flags.get("mamba_ssm_cache_dtype", "auto"))
         if asked == "auto":

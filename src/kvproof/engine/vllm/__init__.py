@@ -7,8 +7,11 @@ holds what earlier releases did otherwise. `budget` is an estimate with an inter
 from __future__ import annotations
 
 from kvproof.engine.base import Cache, CacheRequest, Deployment
+from kvproof.engine.drafts import DraftCache
+from kvproof.engine.stored_types import types_of
 from kvproof.engine.vllm.budget import budget, refusals_for
 from kvproof.engine.vllm.flags import overrides_of, read_flags
+from kvproof.engine.vllm.layers import drafted_slots
 from kvproof.engine.vllm.lengths import too_long
 from kvproof.engine.vllm.planner import VllmCapacity, VllmGroup, capacity
 from kvproof.engine.vllm.sequence import sequence_cache
@@ -24,6 +27,7 @@ __all__ = [
     "cache",
     "capacity",
     "check_flags",
+    "draft_for",
     "refusals_for",
     "served_model",
     "warnings_for",
@@ -54,3 +58,12 @@ def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
 def cache(model: Model, request: CacheRequest, version: str | None = None) -> Cache:
     """Bytes that sequences hold in vLLM's blocks on one GPU."""
     return sequence_cache(model, request, version)
+
+
+def draft_for(model: Model, deployment: Deployment) -> DraftCache | None:
+    """What a draft keeps of each sequence."""
+    settings = settle(model, deployment)
+    draft, drafted = drafted_slots(model, settings)
+    slots = tuple(slot for _, found in drafted for slot in found)
+    name = draft.name if draft is not model else settings.draft.method
+    return DraftCache(name=name, slots=slots, types=types_of(draft, deployment))

@@ -211,8 +211,10 @@ def _optional(model: Model, settings: Settings) -> list[Part]:
         out.append(Part(name="LoRA slots", value=lora, formula=formula, doubt=0.02 * lora))
     draft = draft_bytes(model, settings)
     if draft:
-        formula = f"{settings.draft.method}: {settings.draft.layers} layer(s): {draft:,} B"
-        out.append(Part(name="draft model", value=draft, formula=formula, doubt=0.3 * draft))
+        own = settings.draft.model
+        formula = f"{settings.draft.method}, {settings.draft.layers} layer(s): {draft:,} B"
+        doubt = (0.3 if own is None else 0.02) * draft
+        out.append(Part(name="draft model", value=draft, formula=formula, doubt=doubt))
     return out
 
 

@@ -29,7 +29,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _HEADS = ("eagle", "eagle3", "dspark")
-_MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 _DSPARK_LAYERS = 3
 
 
@@ -45,8 +44,7 @@ def read_draft(model: Model, flags: Mapping[str, Any]) -> Draft:
     method = str(config.get("method") or ("draft_model" if config.get("model") else ""))
     tokens = int(config.get("num_speculative_tokens") or 1)
     if method.endswith("mtp"):
-        layers = next((int(model.text_config[k]) for k in _MTP_KEYS if model.text_config.get(k)), 1)
-        return Draft(method="mtp", tokens=tokens, layers=layers)
+        return Draft(method="mtp", tokens=tokens, layers=model.predicting_layers or 1)
     own = _own_model(config.get("model"))
     if own is not None:
         return Draft(method=method, tokens=tokens, layers=own.layers, model=own)

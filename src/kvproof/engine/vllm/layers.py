@@ -187,26 +187,26 @@ def _state(model: Model, settings: Settings, blocks: Blocks, slots: list[Slot]) 
 
 
 def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Layer]:
-    """Layers of a draft: its own model's, else like the target's last attention layer."""
     out: list[Layer] = []
+    draft, drafted = drafted_slots(model, settings)
+    for index, slots in drafted:
+        out += _layer(draft, settings, blocks, model.layers + index, slots)
+    return out
+
+
+def drafted_slots(model: Model, settings: Settings) -> tuple[Model, list[tuple[int, list[Slot]]]]:
+    """The model whose layers draft, and what each keeps: like the target's last attention layer
+    where no model of its own is known."""
     draft, window = settings.draft.model, _whole_window(model)
     if draft is not None:
-        for index, slots in _by_layer(draft):
-            if index not in _draft_part(settings, draft):
-                continue
-            kept = [_windowed(slot, window) for slot in slots]
-            out += _layer(draft, settings, blocks, model.layers + index, kept)
-        return out
-    wanted = settings.draft.layers
+        part = _draft_part(settings, draft)
+        own = [(index, slots) for index, slots in _by_layer(draft) if index in part]
+        return draft, [(index, [_windowed(s, window) for s in slots]) for index, slots in own]
     attended = [slots for _, slots in reversed(list(_by_layer(model))) if _has_attention(slots)]
     indexed = [slots for slots in attended if any(isinstance(s, IndexerSlot) for s in slots)]
     last = next(iter(indexed or attended), [])
-    if not wanted or not last:
-        return []
     attention = [_plain(s) for s in last if not isinstance(s, ConvSlot | RecurrentSlot)]
-    for i in range(wanted):
-        out += _layer(model, settings, blocks, model.layers + i, attention)
-    return out
+    return model, [(i, attention) for i in range(settings.draft.layers)] if attention else []
 
 
 def _draft_part(settings: Settings, draft: Model) -> range:

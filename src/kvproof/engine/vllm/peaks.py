@@ -55,7 +55,7 @@ def _stream_bytes(model: Model) -> int:
 
 def _dense_bytes(model: Model, settings: Settings) -> int:
     """A token's inner states in an ordinary feed-forward; none where all layers have experts."""
-    inner = int(model.text_config.get("intermediate_size") or 0)
+    inner = model.number("intermediate_size")
     dense = any(g.role == "mlp" and g.linear and inner in g.shape for g in model.tensors)
     if model.experts and not dense:
         return 0
@@ -66,8 +66,7 @@ def _expert_bytes(model: Model, settings: Settings) -> int:
     """A token's states in its experts: both halves of the inner state, and their outputs."""
     if not model.experts or _fused(model, settings):
         return 0
-    config = model.text_config
-    inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
+    inner = model.number("moe_intermediate_size", "intermediate_size")
     split = (
         1 if expert_ranks(settings) > settings.ranks or deals_experts(settings) else settings.ranks
     )

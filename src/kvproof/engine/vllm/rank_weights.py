@@ -175,7 +175,7 @@ def _expert_padding(model: Model, settings: Settings) -> float:
     if not model.model_type.startswith("gpt_oss"):
         return 1.0
     hidden = model.hidden_size
-    width = int(model.text_config.get("intermediate_size") or hidden)
+    width = model.number("intermediate_size") or hidden
     padded = -(-hidden // _MXFP4_HIDDEN) * _MXFP4_HIDDEN * -(-width // _MXFP4_WIDTH) * _MXFP4_WIDTH
     return padded / (hidden * width) if hidden and width else 1.0
 
@@ -183,7 +183,7 @@ def _expert_padding(model: Model, settings: Settings) -> float:
 def _plain_padding(model: Model, settings: Settings) -> float:
     """FP8 experts without a gate have their inner width padded to 128, since 0.18."""
     method = model.quantization.default if model.quantization is not None else None
-    width = int(model.text_config.get("moe_intermediate_size") or 0)
+    width = model.number("moe_intermediate_size")
     eight = method is not None and "fp8" in str(method).lower()
     if not width or not eight or settings.platform != "cuda" or settings.rules.version < (0, 18, 0):
         return 1.0

@@ -36,8 +36,7 @@ def _expert_pads(model: Model, settings: Settings) -> int:
     plain = model.quantization is None and not settings.flags.get("quantization")
     if not layers or not plain or settings.rules.version >= _COPIED_BACK:
         return 0
-    config = model.text_config
-    inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
+    inner = model.number("moe_intermediate_size", "intermediate_size")
     deal = deals_experts(settings)
     experts = model.experts // (expert_ranks(settings) if deal else 1)
     inner = inner if deal else inner // settings.ranks

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.convolutions import before_current, keeping
+from kvproof.engine.vllm.draft import read_draft
 from kvproof.engine.vllm.settings import Settings, activation_type, has_states, is_inkling
 from kvproof.kinds import F32, ConvSlot, RecurrentSlot, Slot, element_type
 from kvproof.model.types import Model
@@ -56,7 +58,7 @@ def state_bytes(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
     total = 0
     for slot in slots:
         if isinstance(slot, ConvSlot):
-            rows = slot.kernel - 1 + _speculative_rows(settings, slot)
+            rows = _columns(slot, settings.draft.tokens, whole=False)
             total += _channels(slot, settings.ranks) * rows * conv
         elif isinstance(slot, RecurrentSlot):
             total += slot.elements // settings.ranks * recurrent
@@ -67,11 +69,8 @@ def _ngram_bytes(settings: Settings, slots: Sequence[Slot]) -> int:
     """The dilated convolution's inputs; token ids are the scheduler's, not the cache's."""
     taps = [s for s in slots if isinstance(s, ConvSlot) and s.mixer == "short_conv"]
     width = conv_width(settings.flags, settings.dtype)
-    return sum(slot.channels * (slot.kernel + settings.draft.tokens) * width for slot in taps)
-
-
-def _speculative_rows(settings: Settings, slot: ConvSlot) -> int:
-    return 0 if _is(slot.mixer, "mamba1") else settings.draft.tokens
+    drafted = settings.draft.tokens
+    return sum(slot.channels * _columns(slot, drafted, whole=True) * width for slot in taps)
 
 
 def _channels(slot: ConvSlot, ranks: int) -> int:
@@ -83,12 +82,21 @@ def _channels(slot: ConvSlot, ranks: int) -> int:
 
 
 def kept_in_types(model: Model, flags: Mapping[str, Any]) -> Model:
-    """The model with every state in the type that vLLM keeps it in."""
+    """The model with every state of the size and in the type that vLLM keeps it in."""
     if not has_states(model):
         return model
-    dtype = activation_type(model, flags)
+    dtype, drafted = activation_type(model, flags), read_draft(model, flags).tokens
+    ngrams = {slot.layer for slot in model.slots if _mixer(slot) == _NGRAM[1]}
     slots = tuple(_kept(model, flags, dtype, slot) for slot in model.slots)
-    return msgspec.structs.replace(model, slots=slots)
+    kept = msgspec.structs.replace(model, slots=slots)
+    return keeping(kept, lambda slot: _columns(slot, drafted, whole=slot.layer in ngrams))
+
+
+def _columns(slot: ConvSlot, drafted: int, *, whole: bool) -> int:
+    """Inputs of a convolution that are kept; an n-gram embedding's (`whole`) are kept all."""
+    if slot.mixer in _NGRAM and whole:
+        return slot.kernel + (drafted if slot.mixer == _NGRAM[0] else 0)
+    return before_current(slot) + (0 if _is(slot.mixer, "mamba1") else drafted)
 
 
 def _kept(model: Model, flags: Mapping[str, Any], dtype: str, slot: Slot) -> Slot:

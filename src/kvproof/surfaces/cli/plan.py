@@ -121,7 +121,7 @@ def _print(ctx: click.Context, found: tuple[Any, Any, Any, tuple[Any, ...]]) -> 
             )
         )
         return
-    from kvproof.planning.plan import types_of
+    from kvproof.engine.stored_types import types_of
     from kvproof.surfaces.show import terms_text
 
     parts = _parts(model, deployment, answer, explain=values["explain"])
@@ -182,7 +182,7 @@ def _sources(answer: Any) -> set[str]:
 
 def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[str]:
     from kvproof.engine.base import served_model
-    from kvproof.planning.plan import types_of
+    from kvproof.engine.stored_types import types_of
     from kvproof.surfaces import show
     from kvproof.surfaces.terminal import fold
     from kvproof.surfaces.text import heading, paint
@@ -192,8 +192,8 @@ def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[s
     per_token = f"{answer.bytes_per_token:,} B ({show_bytes(answer.bytes_per_token)})"
     parts = [
         show.model_lines(model),
-        f"{heading('What each layer caches')}\n{show.slot_table(served, types)}\n"
-        f"  {per_token} per token while every layer grows; "
+        f"{heading('What each layer caches')}\n{show.slot_table(served, types, answer.draft)}\n"
+        f"  {per_token} per token while every layer grows{_drafted(answer)}; "
         f"keys {types.k.name}, values {types.v.name}",
         show.budget_text(answer),
         show.rows_text(answer),
@@ -207,6 +207,13 @@ def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[s
         lines = fold(f"Does not fit at full length: {answer.capacity.error}")
         parts.append(paint(lines, "red"))
     return parts if not explain else [*parts, *_explained(model, answer)]
+
+
+def _drafted(answer: Any) -> str:
+    """A word on the part of a draft in a token's bytes."""
+    if answer.draft is None:
+        return ""
+    return f", {answer.draft.bytes_per_token:,} B of them for the draft ({answer.draft.name})"
 
 
 def _explained(model: Any, answer: Any) -> list[str]:

@@ -1,0 +1,30 @@
+"""The element types of a deployment's cache, by its engine's rules where it has its own."""
+
+from __future__ import annotations
+
+from kvproof.engine import formula
+from kvproof.engine.base import Deployment, engine_module
+from kvproof.kinds import LatentSlot, Types
+from kvproof.model.types import Model
+
+
+def types_of(model: Model, deployment: Deployment) -> Types:
+    """Element types of keys, values and states that follow the model's own type."""
+    own = getattr(engine_module(deployment.engine.name), "types_for", None)
+    if own is not None:
+        types: Types = own(model, deployment)
+        return types
+    name = deployment.flags.get("kv_cache_dtype")
+    if name in (None, "auto") and model.quantization and deployment.engine.name != "formula":
+        name = model.quantization.kv_dtype  # what the checkpoint asks engines for
+    return formula.types_of(model, _element_name(model, name))
+
+
+def _element_name(model: Model, name: str | None) -> str | None:
+    """The element type behind an engine's name for it."""
+    if name is None or name == "fp8_e5m2" or not name.startswith("fp8"):
+        return name
+    packed = any(
+        isinstance(s, LatentSlot) and s.latent_dim + s.rope_dim == 576 for s in model.slots
+    )
+    return "fp8_ds_mla" if name == "fp8_ds_mla" and packed else "fp8"
