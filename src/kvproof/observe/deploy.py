@@ -13,7 +13,7 @@ from kvproof.hardware import Accelerator, accelerator, accelerators
 from kvproof.observe.capped import token_cap
 from kvproof.observe.figures import Log
 from kvproof.observe.flat import caches
-from kvproof.observe.releases import planned_by, rule_sets
+from kvproof.observe.releases import engine_flags, planned_by, rule_sets
 from kvproof.units import GIB
 
 # Two GPUs whose memory differs by less are not told apart by what a log prints of it.
@@ -50,6 +50,7 @@ def setup_of(log: Log, gpu: str | None = None, release: str | None = None) -> Se
         assumptions.append(f"no {log.program} version is named: newest rules")
     name = gpu or _gpu_of(log, assumptions)
     flags, dropped = _flags(engine, name, log)
+    flags = {**flags, **engine_flags(log, engine.partition("@")[2])}
     free = _free_memory(log)
     if free is not None and "free_memory" not in flags:
         flags = {**flags, "free_memory": int(free)}

@@ -79,6 +79,13 @@ def planned_by(log: Log, release: str) -> str:
     return str(_dated("vllm").planned_by(release, log.modules))
 
 
+def engine_flags(log: Log, release: str) -> dict[str, bool]:
+    """Which engine of a release with two printed the log, as the flag that asks for it."""
+    if log.engine != "vllm" or not _dated("vllm").printed_by_v1(release, log.modules):
+        return {}
+    return {"use_v1": True}
+
+
 def asked_share(log: Log) -> float:
     """The share of the GPU that the engine was given: by its flag, as printed, or its default.
 

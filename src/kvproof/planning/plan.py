@@ -30,6 +30,8 @@ from kvproof.model.weights import weight_bytes
 from kvproof.timing.measured import efficiency
 from kvproof.timing.step import Efficiency, Machine, StepTime, crossover_tokens, step_time
 
+_SAY_TYPES = ("vllm",)
+"""Engines whose rules say themselves in which type a checkpoint of 32 bits runs."""
 DEFAULT_CONTEXTS = (4096, 8192, 32768, 131072)
 
 
@@ -279,7 +281,7 @@ def _warnings(asked: _Asked, contexts: tuple[int, ...], longest: int) -> tuple[s
             f"{replicas} GPUs run {replicas} replicas of one GPU each; "
             "tensor_parallel_size joins them"
         )
-    if element_type(model.dtype).name == "f32":
+    if element_type(model.dtype).name == "f32" and deployment.engine.name not in _SAY_TYPES:
         out.append("the config asks for 32-bit weights; engines usually cast them to 16 bits")
     return tuple(out)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from kvproof.engine.base import Cache, CacheRequest, Deployment
 from kvproof.engine.drafts import DraftCache
 from kvproof.engine.stored_types import types_of
-from kvproof.engine.vllm.budget import budget, refusals_for
+from kvproof.engine.vllm.budget import budget, memory_refusals
+from kvproof.engine.vllm.dtypes import refused_type, run_in
+from kvproof.engine.vllm.engines import engine_notes
 from kvproof.engine.vllm.flags import overrides_of, read_flags
 from kvproof.engine.vllm.layers import drafted_slots
 from kvproof.engine.vllm.lengths import too_long
@@ -42,17 +44,28 @@ def check_flags(deployment: Deployment) -> None:
 def served_model(model: Model, deployment: Deployment) -> Model:
     """The model as the flags change its config and the types of its states.
 
-    hf_overrides, and rope_scaling before 0.11.1.
+    hf_overrides, and rope_scaling before 0.11.1; the type of weights and cache that the GPU has.
     """
     flags = read_flags(deployment)
-    return kept_in_types(overridden(model, overrides_of(flags)), flags)
+    served = overridden(model, overrides_of(flags))
+    return kept_in_types(run_in(served, deployment, flags), flags)
+
+
+def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """Why vLLM would not start: a type that the GPU lacks, or want of free memory."""
+    typed = refused_type(model, deployment, read_flags(deployment))
+    return (*((typed,) if typed is not None else ()), *memory_refusals(model, deployment))
 
 
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """What vLLM refuses before it looks at memory: a length beyond the one it derives."""
+    """An engine or type that isn't the usual one, and a length that vLLM refuses."""
     settings = settle(model, deployment)
-    said = too_long(model, settings.flags, settings.rules)
-    return () if said is None or settings.flags.get("allow_long_max_model_len") else (said,)
+    flags = settings.flags
+    said = engine_notes(model, deployment, flags)
+    long = too_long(model, flags, settings.rules)
+    if long is not None and not flags.get("allow_long_max_model_len"):
+        said.append(long)
+    return tuple(said)
 
 
 def cache(model: Model, request: CacheRequest, version: str | None = None) -> Cache:

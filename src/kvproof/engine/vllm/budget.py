@@ -64,7 +64,7 @@ def _own_stages(deployment: Deployment, settings: Settings) -> frozenset[int] | 
     return frozenset(rank // settings.ranks % settings.stages for rank in deployment.own_ranks)
 
 
-def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
+def memory_refusals(model: Model, deployment: Deployment) -> tuple[str, ...]:
     """A start that fails for want of free memory."""
     settings = settle(model, deployment)
     memory, used = _memory(deployment), int(settings.flags.get("used", 0))

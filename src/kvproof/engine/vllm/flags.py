@@ -64,7 +64,10 @@ in 0.4.2, 0.4.3, 0.5.0, 0.6.1 to 0.8.5, 0.9.0, 0.9.2 and every minor since; each
 release read that has it, the one before it being without."""
 
 _AUTO_LENGTH = (0, 14, 0)
-_OWN = {"used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraphs": "bool"}
+_OWN = {
+    "used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraphs": "bool",
+    "use_v1": "bool",
+}  # fmt: skip
 """What kvproof adds: memory of each GPU that other processes use, and what only variables say."""
 
 

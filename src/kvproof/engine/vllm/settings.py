@@ -14,9 +14,12 @@ import msgspec
 from kvproof.engine.base import Deployment
 from kvproof.engine.vllm.block_experts import check_block_experts
 from kvproof.engine.vllm.draft import Draft, read_draft
+from kvproof.engine.vllm.dtypes import run_type
+from kvproof.engine.vllm.engines import rules_of
 from kvproof.engine.vllm.fallback import check_fallback
 from kvproof.engine.vllm.flags import read_flags
 from kvproof.engine.vllm.lengths import derived_length
+from kvproof.engine.vllm.platforms import capability_of, platform_of
 from kvproof.engine.vllm.refusals import (
     ASYNC_METHODS,
     EXPANDED,
@@ -31,14 +34,12 @@ from kvproof.engine.vllm.refusals import (
     check_state_flags,
     check_windows,
 )
-from kvproof.engine.vllm.versions import Rules, rules_for
+from kvproof.engine.vllm.versions import Rules
 from kvproof.errors import UsageError
 from kvproof.kinds import ChunkedSlot, ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB
 
-_ROCM = ("amd", "rocm")
-_HOPPER = (9, 0)
 # Falcon's attention layers are made without the cache's settings (models/falcon.py, 0.32), so the
 # cache keeps the model's type whatever is asked for.
 _OWN_CACHE_TYPE = ("FalconForCausalLM", "RWForCausalLM")
@@ -84,8 +85,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def settle(model: Model, deployment: Deployment) -> Settings:
     """The settings of `deployment` for `model`; raises UsageError for what vLLM refuses."""
     flags = read_flags(deployment)
-    rules = rules_for(deployment.engine.version)
-    platform = _platform(deployment, flags)
+    rules = rules_of(model, deployment, flags)
+    platform = platform_of(deployment, flags)
     ranks = flags.get("tensor_parallel_size", 1)
     stages = flags.get("pipeline_parallel_size", 1)
     _check_model(model, rules, platform, stages)
@@ -95,8 +96,6 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     length, auto_fit = _length(model, flags, rules)
     draft = read_draft(model, flags)
     batched, seqs = _batch(model, flags, rules, deployment, length)
-    if platform == "cpu" and any(isinstance(slot, LatentSlot) for slot in model.slots):
-        batched = max(length, 2048)  # no chunked prefill there
     if rules.v1:
         check_schedule(flags, batched, seqs, length)
         check_draft(model, flags, draft)
@@ -109,7 +108,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         rules=rules,
         flags=flags,
         platform=platform,
-        capability=_capability(deployment, platform),
+        capability=capability_of(deployment, platform),
         ranks=ranks,
         stages=stages,
         replicas=flags.get("data_parallel_size", 1),
@@ -122,8 +121,8 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         in_flight=batched * _batches(rules, stages, asynchronous=asynchronous),
         prefix_caching=prefix,
         state_mode=_state_mode(model, flags, rules, prefix=prefix),
-        kv_dtype=_kv_dtype(model, flags, rules, platform, _capability(deployment, platform)),
-        dtype=activation_type(model, flags),
+        kv_dtype=_kv_dtype(model, flags, rules, platform, capability_of(deployment, platform)),
+        dtype=run_type(model, deployment, flags),
         hybrid_manager=_hybrid_manager(model, flags, draft),
         draft=draft,
     )
@@ -185,28 +184,6 @@ def is_sparse(model: Model) -> bool:
     return IndexerSlot in kinds and LatentSlot in kinds
 
 
-def _platform(deployment: Deployment, flags: Mapping[str, Any]) -> str:
-    if str(flags.get("device", "")).lower() == "cpu":
-        return "cpu"
-    gpu = deployment.accelerator
-    if gpu is not None and (gpu.vendor.lower() in _ROCM or _is_gfx(gpu.compute_capability)):
-        return "rocm"
-    return "cuda"
-
-
-def _is_gfx(capability: str | None) -> bool:
-    return capability is not None and capability.startswith("gfx")
-
-
-def _capability(deployment: Deployment, platform: str) -> tuple[int, int]:
-    gpu = deployment.accelerator
-    text = gpu.compute_capability if gpu is not None else None
-    if platform != "cuda" or text is None:
-        return _HOPPER
-    major, _, minor = text.partition(".")
-    return (int(major), int(minor or 0)) if major.isdigit() else _HOPPER
-
-
 def _length(model: Model, flags: Mapping[str, Any], rules: Rules) -> tuple[int, bool]:
     asked = flags.get("max_model_len")
     own = derived_length(model, flags, rules)
@@ -224,7 +201,8 @@ def _batch(
     model: Model, flags: Mapping[str, Any], rules: Rules, deployment: Deployment, length: int
 ) -> tuple[int, int]:
     """max_num_batched_tokens and max_num_seqs: given, else by GPU, release and usage."""
-    tokens, seqs = _batch_defaults(flags, rules, deployment, _platform(deployment, flags))
+    platform = platform_of(deployment, flags)
+    tokens, seqs = _batch_defaults(flags, rules, deployment, platform)
     asked_tokens, asked_seqs = flags.get("max_num_batched_tokens"), flags.get("max_num_seqs")
     if flags.get("performance_mode") == "throughput":
         tokens, seqs = tokens * 2, seqs * 2
@@ -235,7 +213,10 @@ def _batch(
         tokens = max(tokens, _whole_item(model, flags, rules))
         tokens = min(tokens, count * length) if rules.v1 else tokens
     batched = asked_tokens or tokens
-    return batched, asked_seqs or min(seqs, batched)
+    seqs = asked_seqs or min(seqs, batched)
+    if platform == "cpu" and any(isinstance(slot, LatentSlot) for slot in model.slots):
+        batched = max(length, 2048)  # no chunked prefill there
+    return batched, seqs
 
 
 def _whole_item(model: Model, flags: Mapping[str, Any], rules: Rules) -> int:
@@ -324,15 +305,6 @@ def _state_mode(model: Model, flags: Mapping[str, Any], rules: Rules, *, prefix:
         return "all"
     mamba2 = any(isinstance(s, RecurrentSlot) and "mamba" in s.mixer for s in model.slots)
     return "all" if "all" in rules.state_modes and mamba2 else "align"
-
-
-def activation_type(model: Model, flags: Mapping[str, Any]) -> str:
-    """The type of the model's activations: f32 checkpoints run in 16 bits."""
-    asked = str(flags.get("dtype", "auto"))
-    name = model.dtype if asked == "auto" else asked
-    known = {"half": "f16", "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32"}
-    name = known.get(name, name)
-    return "bf16" if name == "f32" and asked == "auto" else name
 
 
 def _kv_dtype(

@@ -13,7 +13,7 @@ import msgspec
 
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.vllm.draft import read_draft
-from kvproof.engine.vllm.settings import Settings, activation_type, has_states, is_inkling
+from kvproof.engine.vllm.settings import Settings, has_states, is_inkling
 from kvproof.kinds import F32, ConvSlot, RecurrentSlot, Slot, element_type
 from kvproof.model.types import Model
 
@@ -82,10 +82,10 @@ def _channels(slot: ConvSlot, ranks: int) -> int:
 
 
 def kept_in_types(model: Model, flags: Mapping[str, Any]) -> Model:
-    """The model with every state of the size and in the type that vLLM keeps it in."""
+    """The model, in the type that it runs in, with every state as large as vLLM keeps it."""
     if not has_states(model):
         return model
-    dtype, drafted = activation_type(model, flags), read_draft(model, flags).tokens
+    dtype, drafted = model.dtype, read_draft(model, flags).tokens
     ngrams = {slot.layer for slot in model.slots if _mixer(slot) == _NGRAM[1]}
     slots = tuple(_kept(model, flags, dtype, slot) for slot in model.slots)
     kept = msgspec.structs.replace(model, slots=slots)

@@ -13,6 +13,7 @@ from kvproof.engine.shell import Words
 AS_FLAGS = {
     "allow_long_max_model_len": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     "estimate_cudagraphs": "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
+    "use_v1": "VLLM_USE_V1",
 }
 """Flags that only a variable can say; their options are kvproof's own."""
 _OPTIONS = {
@@ -24,7 +25,6 @@ _OPTIONS = {
 _CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
 UNFOLLOWED: Mapping[str, Unfollowed] = {
-    "VLLM_USE_V1": Unfollowed("runs the V0 engine, whose rules are those of vllm@0.7.3", "1"),
     "VLLM_USE_V2_MODEL_RUNNER": Unfollowed("chooses the model runner"),
     "VLLM_MLA_DISABLE": Unfollowed("keeps full heads and no latent", "0"),
     "VLLM_KV_CACHE_LAYOUT": Unfollowed("lays the blocks out otherwise"),

@@ -23,7 +23,9 @@ _PATCHES = {
     22: 1, 25: 1, 27: 1,
 }  # fmt: skip
 """The last patch of each 0.x on PyPI (November 2026); the others have none."""
-V0_MODULE, _V0_LAST = "vllm/worker/worker.py", "0.7.3"
+V0_MODULE, V0_LAST, _V1_MODULES = "vllm/worker/worker.py", "0.7.3", "vllm/v1/"
+BOTH_ENGINES: tuple[Version, Version] = ((0, 8, 0), (0, 11, 0))
+"""The releases that have V0 beside V1: from the first, up to the second."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,8 +293,14 @@ def planned_by(release: str, modules: Collection[str]) -> str:
 
     V0 outlived 0.7, unchanged: a start of 0.8 to 0.10 that it printed went by its last rules.
     """
-    later = parse_version(release) >= (0, 8, 0)
-    return _V0_LAST if later and V0_MODULE in modules else release
+    later = parse_version(release) >= BOTH_ENGINES[0]
+    return V0_LAST if later and V0_MODULE in modules else release
+
+
+def printed_by_v1(release: str, modules: Collection[str]) -> bool:
+    """Whether V1's modules printed the lines of a start of `release`, which has both engines."""
+    both = BOTH_ENGINES[0] <= parse_version(release) < BOTH_ENGINES[1]
+    return both and any(module.startswith(_V1_MODULES) for module in modules)
 
 
 def rules_for(text: str | None) -> Rules:

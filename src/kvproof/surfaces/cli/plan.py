@@ -121,13 +121,15 @@ def _print(ctx: click.Context, found: tuple[Any, Any, Any, tuple[Any, ...]]) -> 
             )
         )
         return
+    from kvproof.engine.base import served_model
     from kvproof.engine.stored_types import types_of
     from kvproof.surfaces.show import terms_text
 
     parts = _parts(model, deployment, answer, explain=values["explain"])
     if media:
         contexts = [row.context for row in answer.rows]
-        parts.insert(2, media_text(model, media, contexts, types_of(model, deployment)))
+        types = types_of(served_model(model, deployment), deployment)
+        parts.insert(2, media_text(model, media, contexts, types))
         if values["explain"]:
             parts.append(terms_text("Media, term by term", media))
     click.echo("\n\n".join(parts))
@@ -188,7 +190,8 @@ def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[s
     from kvproof.surfaces.text import heading, paint
     from kvproof.units import show_bytes
 
-    types, served = types_of(model, deployment), served_model(model, deployment)
+    served = served_model(model, deployment)
+    types = types_of(served, deployment)
     per_token = f"{answer.bytes_per_token:,} B ({show_bytes(answer.bytes_per_token)})"
     parts = [
         show.model_lines(model),

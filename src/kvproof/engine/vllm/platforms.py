@@ -1,0 +1,35 @@
+"""What a start runs on, as vLLM tells platforms apart: CUDA by compute capability, ROCm, CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvproof.engine.base import Deployment
+
+_ROCM = ("amd", "rocm")
+_HOPPER = (9, 0)
+
+
+def platform_of(deployment: Deployment, flags: Mapping[str, Any]) -> str:
+    """One of "cuda", "rocm" and "cpu"; CUDA where no GPU is named."""
+    if str(flags.get("device", "")).lower() == "cpu":
+        return "cpu"
+    gpu = deployment.accelerator
+    if gpu is not None and (gpu.vendor.lower() in _ROCM or _is_gfx(gpu.compute_capability)):
+        return "rocm"
+    return "cuda"
+
+
+def capability_of(deployment: Deployment, platform: str) -> tuple[int, int]:
+    """The GPU's compute capability; Hopper's where there is none."""
+    gpu = deployment.accelerator
+    text = gpu.compute_capability if gpu is not None else None
+    if platform != "cuda" or text is None:
+        return _HOPPER
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor or 0)) if major.isdigit() else _HOPPER
+
+
+def _is_gfx(capability: str | None) -> bool:
+    return capability is not None and capability.startswith("gfx")

@@ -1,0 +1,135 @@
+"""vLLM: the type a start runs in, by GPU and release, and the engine that 0.8 to 0.10 choose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kvproof
+from kvproof.engine.base import served_model
+from kvproof.engine.vllm.engines import runs_v0
+from kvproof.engine.vllm.flags import read_flags
+from kvproof.errors import UsageError
+
+QWEN = kvproof.load_model("Qwen/Qwen3-4B")
+GEMMA = kvproof.load_model("google/gemma-3-4b-it")
+
+
+def _served(model: kvproof.Model, engine: str, gpu: str, **flags: Any) -> kvproof.Model:
+    return served_model(model, kvproof.Deployment(engine, gpu, **flags))
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "flags", "kept"),
+    [
+        ("vllm@0.32", "H100-80GB", {}, "bf16"),
+        ("vllm@0.32", "T4-16GB", {}, "f16"),
+        ("vllm@0.9.0", "V100-32GB", {}, "f16"),
+        ("vllm@0.8.5", "T4-16GB", {"dtype": "half"}, "f16"),
+        ("vllm@0.32", "H100-80GB", {"dtype": "float16"}, "f16"),
+        ("vllm@0.32", "H100-80GB", {"dtype": "float32"}, "f32"),
+    ],
+)
+def test_a_start_runs_in_a_type_that_the_gpu_has(
+    engine: str, gpu: str, flags: dict[str, str], kept: str
+) -> None:
+    assert _served(QWEN, engine, gpu, **flags).dtype == kept
+
+
+@pytest.mark.parametrize(
+    ("engine", "kept"), [("vllm@0.9.0", "f16"), ("vllm@0.9.2", "f32"), ("vllm@0.32", "f32")]
+)
+def test_a_model_that_runs_in_no_f16_takes_twice_the_memory(engine: str, kept: str) -> None:
+    served = _served(GEMMA, engine, "V100-32GB")
+    assert served.dtype == kept
+    assert any("no bf16" in note for note in served.notes)
+    plain = kvproof.budget(GEMMA, kvproof.Deployment(engine, "A100-40GB"))
+    weights = {t.name: t.value for t in plain.terms}["weights"]
+    fallen = kvproof.budget(GEMMA, kvproof.Deployment(engine, "V100-32GB"))
+    assert {t.name: t.value for t in fallen.terms}["weights"] == pytest.approx(
+        weights * (2 if kept == "f32" else 1), rel=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "gpu", "flags", "said"),
+    [
+        (QWEN, "vllm@0.32", "T4-16GB", {"dtype": "bfloat16"}, "refuses bfloat16 on T4"),
+        (GEMMA, "vllm@0.32", "H100-80GB", {"dtype": "half"}, "in no float16"),
+    ],
+)
+def test_types_that_vllm_does_not_start_in(
+    model: kvproof.Model, engine: str, gpu: str, flags: dict[str, str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        _served(model, engine, gpu, **flags)
+
+
+def test_a_release_that_does_not_fall_back_does_not_start() -> None:
+    asked = kvproof.Deployment("vllm@0.8.5", "T4-16GB")
+    plan = kvproof.plan(QWEN, asked, [4096])
+    assert not plan.fits
+    assert any("give --dtype half" in said for said in plan.warnings)
+    half = kvproof.plan(QWEN, asked.replace(dtype="half"), [4096])
+    assert half.fits
+    assert half.budget.kv_bytes == plan.budget.kv_bytes
+
+
+def test_a_checkpoint_of_32_bits_runs_in_16() -> None:
+    wide = kvproof.load_model({**QWEN.config, "dtype": "float32", "torch_dtype": "float32"})
+    assert wide.dtype == "f32"
+    assert _served(wide, "vllm@0.32", "H100-80GB").dtype == "bf16"
+    assert _served(wide, "vllm@0.8.5", "H100-80GB").dtype == "f16"
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "flags", "v0"),
+    [
+        ("0.9.0", "H100-80GB", {}, False),
+        ("0.9.0", "H100-80GB", {"use_v1": False}, True),
+        ("0.7.3", "H100-80GB", {}, False),
+        ("0.32", "H100-80GB", {"use_v1": False}, False),
+        ("0.10.1", "T4-16GB", {}, True),
+        ("0.10.1", "T4-16GB", {"use_v1": True}, False),
+        ("0.10.2", "T4-16GB", {}, False),
+        ("0.8.5", "MI300X", {}, True),
+        ("0.9.2", "MI300X", {}, False),
+        ("0.8.0", "H100-80GB", {"kv_cache_dtype": "fp8"}, True),
+        ("0.8.5", "H100-80GB", {"kv_cache_dtype": "fp8"}, False),
+        ("0.8.5", "A100-80GB", {"kv_cache_dtype": "fp8"}, True),
+        ("0.10.0", "B200", {"kv_cache_dtype": "fp8"}, False),
+        ("0.8.5", "H100-80GB", {"pipeline_parallel_size": 2}, True),
+        ("0.9.0", "H100-80GB", {"dtype": "float32"}, True),
+    ],
+)
+def test_which_engine_starts(release: str, gpu: str, flags: dict[str, Any], v0: bool) -> None:
+    flags = {"dtype": "half", **flags} if gpu.startswith("T4") else flags
+    deployment = kvproof.Deployment(f"vllm@{release}", gpu, **flags)
+    assert (runs_v0(QWEN, deployment, read_flags(deployment)) is not None) is v0
+
+
+def test_v0_is_planned_by_its_last_rules_and_said() -> None:
+    asked = kvproof.Deployment("vllm@0.9.0", "H100-80GB", use_v1=False)
+    plan = kvproof.plan(QWEN, asked, [4096])
+    last = kvproof.plan(QWEN, kvproof.Deployment("vllm@0.7.3", "H100-80GB"), [4096])
+    assert plan.capacity.max_num_seqs == last.capacity.max_num_seqs == 256
+    assert plan.budget.kv_bytes == last.budget.kv_bytes
+    assert any("V0 engine with VLLM_USE_V1=0" in said for said in plan.warnings)
+
+
+def test_the_variable_of_the_engine_is_read_and_printed() -> None:
+    from kvproof.engine.command import read_command, render_command
+
+    read = read_command("VLLM_USE_V1=0 vllm serve Qwen/Qwen3-4B", engine="vllm@0.9.0")
+    assert read.deployment.flags["use_v1"] is False
+    assert render_command("Qwen/Qwen3-4B", read.deployment) == (
+        "VLLM_USE_V1=0 vllm serve Qwen/Qwen3-4B"
+    )
+
+
+def test_releases_without_v0_stop_or_pay_no_heed() -> None:
+    with pytest.raises(UsageError, match=r"0\.11\.0 has no V0 engine"):
+        kvproof.plan(QWEN, kvproof.Deployment("vllm@0.11.0", "H100-80GB", use_v1=False), [4096])
+    plan = kvproof.plan(QWEN, kvproof.Deployment("vllm@0.32", "H100-80GB", use_v1=False), [4096])
+    assert any("changes nothing" in said for said in plan.warnings)
