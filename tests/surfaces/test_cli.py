@@ -163,7 +163,7 @@ def test_a_gpu_that_the_default_engine_does_not_run_on() -> None:
     done = kvproof(LLAMA, "--gpu", "M3-Max-64GB", "--contexts", "4k,1m")
     assert done.returncode == 0
     assert "M3-Max-64GB runs llamacpp, not vllm" in done.stderr
-    assert "llama-server -hf" in done.stdout
+    assert "llama-server -m ./MODEL.gguf" in done.stdout
     assert "n_ctx_seq" in done.stdout
     assert "max_model_len" not in done.stdout + done.stderr
     document = json.loads(
@@ -300,7 +300,7 @@ def test_unknown_faults_are_101(
 def test_a_pasted_gguf_files_quantization_is_not_ignored_silently(tmp_path: Path) -> None:
     pasted = ("llama-server", "-m", str(tmp_path / "Qwen3-8B-Q4_K_M.gguf"), "-c", "8192")
     beside = kvproof("plan", LLAMA, "--gpu", "RTX4090", "--contexts", "4k", "--", *pasted)
-    assert "give the file for its quantization" in beside.stderr
+    assert "give the GGUF file for its quantization" in beside.stderr
     alone = kvproof("plan", "--gpu", "RTX4090", "--contexts", "4k", "--", *pasted)
     assert alone.returncode == 2
     assert "or name its model: kvproof plan MODEL" in alone.stderr

@@ -10,6 +10,7 @@ from kvproof.engine.base import Cache, CacheRequest, Deployment
 from kvproof.engine.drafts import DraftCache
 from kvproof.engine.stored_types import types_of
 from kvproof.engine.vllm.budget import budget, memory_refusals
+from kvproof.engine.vllm.draft import unread_draft
 from kvproof.engine.vllm.dtypes import refused_type, run_in
 from kvproof.engine.vllm.engines import engine_notes
 from kvproof.engine.vllm.flags import overrides_of, read_flags
@@ -58,10 +59,12 @@ def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
 
 
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """An engine or type that isn't the usual one, and a length that vLLM refuses."""
+    """An engine that isn't the usual one, a draft that isn't known, a length that is refused."""
     settings = settle(model, deployment)
     flags = settings.flags
     said = engine_notes(model, deployment, flags)
+    if (unread := unread_draft(model, flags)) is not None:
+        said.append(unread)
     long = too_long(model, flags, settings.rules)
     if long is not None and not flags.get("allow_long_max_model_len"):
         said.append(long)

@@ -18,6 +18,8 @@ from kvproof.engine.vllm.flags import (
     known_flags,
     overrides_of,
     read_value,
+    speculation_of,
+    without_speculation,
 )
 from kvproof.engine.vllm.variables import AS_FLAGS, UNFOLLOWED, environment_of, options_of
 from kvproof.errors import UsageError, unknown_name
@@ -39,6 +41,8 @@ _SHORT = {
     "dpb": "data_parallel_backend", "dph": "data_parallel_hybrid_lb",
     "dpe": "data_parallel_external_lb", "dpm": "data_parallel_multi_port_external_lb",
 }  # fmt: skip
+_OTHER_NAMES = {"device_memory_utilization": "gpu_memory_utilization"}
+"""Options with two long names (engine/arg_utils.py, 0.31)."""
 # Options that take any number of words (engine/arg_utils.py, entrypoints/openai/cli_args.py).
 _MANY = (
     "served_model_name", "lora_modules", "prompt_adapters", "middleware", "logits_processors",
@@ -70,6 +74,7 @@ def _option(word: str) -> Option:
     if single and head[:1] == "O" and head[1:].isdigit():
         return Option(name="optimization_level", word=word, value=head[1:])
     written = (_SHORT.get(head, head) if single else head).replace("-", "_")
+    written = _OTHER_NAMES.get(written, written)
     name, negated = _positive(written)
     note = None
     if name not in known_flags():
@@ -130,13 +135,16 @@ def _spelled(name: str) -> str:
 
 
 def _offered(flags: Mapping[str, Any], version: str | None) -> Mapping[str, Any]:
-    """The flags without those that the release has no more; a rope_scaling is then an override.
+    """The flags without those that the release has no more.
 
-    None of the others that went bears on what is planned.
+    A rope_scaling is then an override, and a draft's own flags are one config. None of the others
+    that went bears on what is planned.
     """
     kept = {name: value for name, value in flags.items() if not is_gone(name, version)}
     if flags.get("rope_scaling") and "rope_scaling" not in kept:
         kept["hf_overrides"] = overrides_of(flags)
+    if flags.get("speculative_model") and "speculative_model" not in kept:
+        kept = {**without_speculation(kept), "speculative_config": speculation_of(flags)}
     return kept
 
 

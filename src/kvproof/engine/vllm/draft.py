@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.vllm.flags import speculation_of
 from kvproof.errors import KvproofError
 from kvproof.model.load import load
 from kvproof.model.types import Model
@@ -38,7 +39,7 @@ def read_draft(model: Model, flags: Mapping[str, Any]) -> Draft:
     Its layers are those of its own config; where that is not at hand they have the shape of the
     target's attention.
     """
-    config = flags.get("speculative_config")
+    config = speculation_of(flags)
     if not config:
         return Draft()
     method = str(config.get("method") or ("draft_model" if config.get("model") else ""))
@@ -54,6 +55,18 @@ def read_draft(model: Model, flags: Mapping[str, Any]) -> Draft:
     if method == "dspark":
         layers = int(model.text_config.get("n_mtp_layers") or _DSPARK_LAYERS)
     return Draft(method=method, tokens=tokens, layers=layers)
+
+
+def unread_draft(model: Model, flags: Mapping[str, Any]) -> str | None:
+    """A word on a draft model whose config is not at hand; None where it is, or none is named."""
+    named = speculation_of(flags).get("model")
+    draft = read_draft(model, flags)
+    if draft.model is not None or not isinstance(named, str):
+        return None
+    what = "its layers and weights are not counted"
+    if draft.layers:
+        what = "its layers are taken for ones like the model's last"
+    return f"the draft {named[:80]} is neither here nor in the catalogue: {what}"
 
 
 def _own_model(source: object) -> Model | None:

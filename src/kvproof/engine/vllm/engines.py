@@ -14,6 +14,7 @@ import msgspec
 
 from kvproof.engine.base import Deployment
 from kvproof.engine.vllm.dtypes import run_type
+from kvproof.engine.vllm.flags import speculation_of
 from kvproof.engine.vllm.platforms import capability_of, platform_of
 from kvproof.engine.vllm.versions import (
     BOTH_ENGINES,
@@ -107,13 +108,13 @@ _CASES = (
           lambda s: s.flags.get("pipeline_parallel_size", 1) > 1),
     _Case("--cpu-offload-gb", (0, 8, 5), lambda s: bool(s.flags.get("cpu_offload_gb"))),
     _Case("LoRA", (0, 8, 5), lambda s: bool(s.flags.get("enable_lora"))),
-    _Case("speculation", (0, 9, 0), lambda s: bool(s.flags.get("speculative_config"))),
+    _Case("speculation", (0, 9, 0), lambda s: bool(speculation_of(s.flags))),
     _Case("a draft model", (0, 10, 0), lambda s: _drafts(s.flags) == "draft_model", (0, 9, 0)),
 )  # fmt: skip
 
 
 def _drafts(flags: Mapping[str, Any]) -> str | None:
-    config = flags.get("speculative_config") or {}
+    config = speculation_of(flags)
     method = config.get("method") or ("draft_model" if config.get("model") else None)
     return None if method is None else str(method)
 

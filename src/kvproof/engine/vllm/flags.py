@@ -64,6 +64,7 @@ in 0.4.2, 0.4.3, 0.5.0, 0.6.1 to 0.8.5, 0.9.0, 0.9.2 and every minor since; each
 release read that has it, the one before it being without."""
 
 _AUTO_LENGTH = (0, 14, 0)
+_NGRAM = ("ngram", "[ngram]")
 _OWN = {
     "used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraphs": "bool",
     "use_v1": "bool",
@@ -87,8 +88,8 @@ def _gone() -> dict[str, str]:
 def is_gone(name: str, version: str | None) -> bool:
     """Whether a release (None: the newest) no longer has the flag `name`.
 
-    Source: engine/arg_utils.py of 0.32, PR 36216 (swap_space left with 0.18.0), PR 25543
-    (max_seq_len_to_capture, 0.11.0), and hf_overrides in place of rope_scaling since 0.11.1.
+    Source: engine/arg_utils.py of 43 releases from 0.4.2 to 0.33.0 (all minors from 0.5 on but
+    0.15 and 0.23): the first read without the flag, where the one before has it.
     """
     first, release = _gone().get(name), release_number(version)
     return first is not None and (
@@ -102,6 +103,36 @@ def overrides_of(flags: Mapping[str, Any]) -> dict[str, Any]:
     if flags.get("rope_scaling"):
         overrides["rope_scaling"] = read_value("rope_scaling", flags["rope_scaling"])
     return overrides
+
+
+_SPECULATION = {
+    "speculative_model": "model",
+    "num_speculative_tokens": "num_speculative_tokens",
+    "speculative_draft_tensor_parallel_size": "draft_tensor_parallel_size",
+    "speculative_max_model_len": "max_model_len",
+    "speculative_model_quantization": "quantization",
+    "ngram_prompt_lookup_max": "prompt_lookup_max",
+    "ngram_prompt_lookup_min": "prompt_lookup_min",
+}
+"""Flags of the releases before speculative_config (0.8.5 has it, 0.8.0 these), and its keys."""
+
+
+def speculation_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """How a draft is asked for: speculative_config, or the flags of its time as its keys."""
+    config = flags.get("speculative_config")
+    if config:
+        return dict(read_value("speculative_config", config))
+    told = {key: flags[name] for name, key in _SPECULATION.items() if flags.get(name) is not None}
+    if told.get("model") in _NGRAM:
+        told = {**told, "method": "ngram"}
+        del told["model"]
+    return told
+
+
+def without_speculation(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags without those that ask for a draft."""
+    asked = ("speculative_config", *_SPECULATION)
+    return {name: value for name, value in flags.items() if name not in asked}
 
 
 def known_flags() -> list[str]:

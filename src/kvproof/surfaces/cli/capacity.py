@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kvproof.surfaces.cli.chosen import chosen_model
 from kvproof.surfaces.cli.options import (
     SIZE,
     TOKEN_LIST,
@@ -30,16 +31,15 @@ from kvproof.surfaces.cli.options import (
 def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     """Blocks, tokens and concurrency that --kv-bytes per GPU hold under the engine's allocator."""
     from kvproof.api import capacity as ask
-    from kvproof.api import load_model
-    from kvproof.errors import UsageError
 
     named, deployment = deployment_of(ctx)
-    source = source or named
-    if source is None:
-        raise UsageError("no model is named", hint="kvproof capacity MODEL --kv-bytes 40GiB")
-    model = load_model(source, offline=values["offline"])
+    model = chosen_model(ctx, named, "kvproof capacity MODEL --kv-bytes 40GiB")
     answer = ask(model, deployment, values["kv_bytes"])
-    sequences = {n: answer.sequences(n) for n in values["contexts"]}
+    bounded = deployment.engine.name != "formula"
+    sequences = {
+        n: 0 if bounded and n > answer.max_model_len else answer.sequences(n)
+        for n in values["contexts"]
+    }
     if values["as_json"]:
         from kvproof.surfaces.document import document
 
@@ -61,6 +61,7 @@ def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
 
 
 def _text(answer: Any, sequences: dict[int, int], engine: str) -> str:
+    from kvproof.engine.common_flags import limit_name
     from kvproof.surfaces.text import heading, paint, table
     from kvproof.units import show_bytes, show_context
 
@@ -74,8 +75,11 @@ def _text(answer: Any, sequences: dict[int, int], engine: str) -> str:
         ]
         for g in answer.groups
     ]
+    limit = limit_name(engine.partition("@")[0], "max_model_len")
     fit = [
-        [show_context(n), f"{answer.blocks_held(n):,}", f"{count:,}"]
+        [show_context(n), f"{answer.blocks_held(n):,}", f"{count:,}", ""]
+        if count or n <= answer.max_model_len
+        else [show_context(n), "-", "0", f"beyond {limit}"]
         for n, count in sequences.items()
     ]
     parts = [
@@ -86,7 +90,7 @@ def _text(answer: Any, sequences: dict[int, int], engine: str) -> str:
         f"{heading('Groups')}\n"
         + table(["kind", "layers", "block", "page", "blocks/sequence"], groups),
         f"{heading('Sequences that run at once')}\n"
-        + table(["context", "blocks each", "fit"], fit),
+        + table(["context", "blocks each", "fit", ""], fit),
     ]
     if answer.error:
         parts.append(paint(f"Does not fit: {answer.error}", "red"))

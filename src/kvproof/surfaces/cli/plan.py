@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kvproof.surfaces.cli.chosen import chosen_model
 from kvproof.surfaces.cli.media import (
     contexts_with,
     media_document,
@@ -24,6 +25,7 @@ from kvproof.surfaces.cli.options import (
     output_options,
     warn,
 )
+from kvproof.surfaces.cli.printed import printed
 
 
 @click.command(cls=EngineCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,25 +48,14 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     MODEL is a catalogue name, a hub id, a folder, a config.json or a .gguf file. The engine's own
     flags come after --, in its own spelling, or a whole command line is pasted there.
     """
-    from kvproof.api import load_model
     from kvproof.api import plan as make
-    from kvproof.errors import ModelError, UsageError
+    from kvproof.errors import UsageError
 
     named, deployment = deployment_of(ctx)
-    if source and named and source != named:
-        warn((_instead(source, named),))
-    source = source or named
-    if source is None:
-        raise UsageError("no model is named", hint="kvproof MODEL --gpu GPU")
     nowhere = deployment.accelerator is None and "device" not in deployment.flags
-    if nowhere and not values.get("gpu_memory"):
+    if (source or named) and nowhere and not values.get("gpu_memory"):
         raise UsageError("no GPU is named", hint="add --gpu H100-80GB (kvproof gpus lists them)")
-    try:
-        model = load_model(source, offline=values["offline"])
-    except ModelError as error:
-        if source == named and source.endswith(".gguf"):
-            raise ModelError(error.message, hint=_ABSENT_FILE) from None
-        raise
+    model = chosen_model(ctx, named, "kvproof MODEL --gpu GPU")
     media = media_terms(model, values)
     contexts = contexts_with(ctx, media, values["contexts"]) if media else values["contexts"]
     model = with_media(model, media)
@@ -72,17 +63,6 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     answer = make(model, deployment, contexts, overheads=learned)
     _print(ctx, (model, deployment, answer, media))
     return 0 if answer.fits and answer.capacity.error is None else 1
-
-
-_ABSENT_FILE = "give the file's path, or name its model: kvproof plan MODEL --gpu GPU -- COMMAND"
-
-
-def _instead(source: str, named: str) -> str:
-    """A word on the model that is planned; a file's own quantization is not taken from its name."""
-    said = f"{source} is planned, not the pasted command's {named}"
-    if not named.endswith(".gguf") or source.endswith(".gguf"):
-        return said
-    return f"{said}: weights of the type that {source} has; give the file for its quantization"
 
 
 def _learned(model: Any, deployment: Any) -> Any:
@@ -125,7 +105,8 @@ def _print(ctx: click.Context, found: tuple[Any, Any, Any, tuple[Any, ...]]) -> 
     from kvproof.engine.stored_types import types_of
     from kvproof.surfaces.show import terms_text
 
-    parts = _parts(model, deployment, answer, explain=values["explain"])
+    command = printed(model, deployment, ctx.meta.get("named"), ctx.meta.get("ignored", ()))
+    parts = _parts(model, deployment, answer, command, explain=values["explain"])
     if media:
         contexts = [row.context for row in answer.rows]
         types = types_of(served_model(model, deployment), deployment)
@@ -153,36 +134,12 @@ def _assumptions(answer: Any) -> tuple[str, ...]:
     )
 
 
-def _served_name(model: Any, engine: str) -> str:
-    """What an engine is told to serve: the folder or file of a local model, else its name."""
-    if model.source.origin == "gguf" and engine != "ollama":
-        return str(model.source.location)
-    if model.source.origin != "path":
-        return str(model.name)
-    place = str(model.source.location)
-    return place.rpartition("/")[0] or "." if place.endswith(".json") else place
-
-
-def _command(model: Any, deployment: Any) -> str | None:
-    """The command line that realises the plan, where the engine has one."""
-    from kvproof.engine.command import render_command
-    from kvproof.errors import UsageError
-
-    own = deployment.engine.name == "ollama" and "num_ctx" in model.settings
-    if deployment.engine.name in ("formula", "transformers") or own:
-        return None  # a Modelfile's own context can't be overridden on a command line
-    try:
-        return render_command(_served_name(model, deployment.engine.name), deployment)
-    except UsageError:
-        return None
-
-
 def _sources(answer: Any) -> set[str]:
     """Where the speeds of the steps come from."""
     return {t.source for row in answer.rows if row.step for t in row.step.terms if t.unit == "s"}
 
 
-def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[str]:
+def _parts(model: Any, deployment: Any, answer: Any, command: str, *, explain: bool) -> list[str]:
     from kvproof.engine.base import served_model
     from kvproof.engine.stored_types import types_of
     from kvproof.surfaces import show
@@ -203,9 +160,8 @@ def _parts(model: Any, deployment: Any, answer: Any, *, explain: bool) -> list[s
         "  " + show.crossover_text(answer),
     ]
     parts = [fold(part) for part in parts]
-    command = _command(model, deployment)
     if command:
-        parts.append(f"{heading('Command')}\n  {command}")
+        parts.append(command)
     if answer.capacity.error:
         lines = fold(f"Does not fit at full length: {answer.capacity.error}")
         parts.append(paint(lines, "red"))

@@ -1,0 +1,45 @@
+"""Which model a command is about: the one that is named, else the pasted command's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kvproof.surfaces.cli.options import notes_of, warn
+
+_ABSENT_FILE = "give the file's path, or name its model: kvproof plan MODEL --gpu GPU -- COMMAND"
+_DEFAULT_TAG = ":latest"
+
+
+def chosen_model(ctx: click.Context, named: str | None, usage: str) -> Any:
+    """The model of MODEL, else `named`; where both are given and differ, a note says which.
+
+    Raises UsageError without either.
+    """
+    from kvproof.api import load_model
+    from kvproof.errors import ModelError, UsageError
+
+    source: str | None = ctx.params["source"]
+    if source and named and source != named:
+        note = _instead(source, named)
+        ctx.meta["notes"] = (*notes_of(ctx), note)
+        warn((note,))
+    asked = source or named
+    if asked is None:
+        raise UsageError("no model is named", hint=usage)
+    try:
+        return load_model(asked, offline=ctx.params["offline"])
+    except ModelError as error:
+        if asked == named and asked.endswith(".gguf"):
+            raise ModelError(error.message, hint=_ABSENT_FILE) from None
+        raise
+
+
+def _instead(source: str, named: str) -> str:
+    """A word on the model that is asked about; weights in GGUF are not those of a config."""
+    said = f"{source} is planned, not the pasted command's {named.removesuffix(_DEFAULT_TAG)}"
+    quantized = named.endswith(".gguf") or ":" in named
+    if not quantized or source.endswith(".gguf") or ":" in source:
+        return said
+    return f"{said}: weights of the type that {source} has; give the GGUF file for its quantization"

@@ -1,0 +1,116 @@
+"""The command under a plan: names that engines take, and what is left out of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kvproof.surfaces.cli.capacity import capacity
+from kvproof.surfaces.cli.plan import plan
+
+
+def _run(name: str, *arguments: str) -> Result:
+    command = {"plan": plan, "capacity": capacity}[name]
+    return CliRunner().invoke(command, list(arguments), standalone_mode=False)
+
+
+def _command(*arguments: str) -> list[str]:
+    lines = _run("plan", *arguments).stdout.splitlines()
+    return [line.strip() for line in lines[lines.index("Command") + 1 :] if line.strip()]
+
+
+LLAMACPP = ("Qwen/Qwen3-8B", "--gpu", "RTX-4090", "--contexts", "4k")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command", "put"),
+    [
+        (("--engine", "llamacpp"), "llama-server -m ./MODEL.gguf", "the path of its GGUF file"),
+        (("--engine", "ollama"), "ollama run MODEL", "its name in Ollama"),
+    ],
+)
+def test_a_name_that_holds_no_gguf_is_not_printed(
+    arguments: tuple[str, ...], command: str, put: str
+) -> None:
+    lines = _command(*LLAMACPP, *arguments)
+    assert lines[0] == command
+    assert put in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("pasted", "command"),
+    [
+        ("llama-server -hf org/x-GGUF:Q4_K_M -c 8192",
+         "llama-server -hf org/x-GGUF:Q4_K_M --ctx-size 8192"),
+        ("llama-server -hf org/x-GGUF", "llama-server -hf org/x-GGUF"),
+        ("llama-server -m ./there/x.gguf", "llama-server -m ./there/x.gguf"),
+        ("ollama run qwen3:8b", "ollama run qwen3:8b"),
+    ],
+)  # fmt: skip
+def test_a_pasted_commands_own_name_is_printed(pasted: str, command: str) -> None:
+    assert _command(*LLAMACPP, "--", pasted)[0] == command
+
+
+def test_flags_that_are_left_out_are_named() -> None:
+    pasted = "vllm serve Qwen/Qwen3-8B --port 80 --api-key sk --max-model-len 8192"
+    lines = _command("--gpu", "H100-80GB", "--contexts", "4k", "--", pasted)
+    assert lines[0] == "vllm serve Qwen/Qwen3-8B --max-model-len 8192"
+    assert lines[1] == "left out, without bearing on memory: --port, --api-key"
+
+
+@pytest.mark.parametrize(
+    "command", [("plan", "--gpu", "RTX-4090"), ("capacity", "--kv-bytes", "9GiB")]
+)
+def test_a_quantized_name_beside_a_model_is_said(command: tuple[str, ...]) -> None:
+    name, *options = command
+    said = _run(name, "Qwen/Qwen3-8B", *options, "--", "llama-server -hf org/x:Q4_K_M -c 4096")
+    assert "not the pasted command's org/x:Q4_K_M" in said.stderr
+    assert "give the GGUF file for its quantization" in said.stderr
+
+
+def test_a_length_beyond_the_engines_is_no_number_of_blocks() -> None:
+    asked = ("capacity", "Qwen/Qwen3-8B", "--kv-bytes", "9GiB", "--contexts", "4k,8k")
+    found = _run(*asked, "--", "llama-server -hf org/x -c 4096")
+    row = next(line.split() for line in found.stdout.splitlines() if line.strip()[:2] == "8k")
+    assert row == ["8k", "-", "0", "beyond", "context", "(n_ctx_seq)"]
+    document = json.loads(_run(*asked, "--json", "--", "llama-server -hf org/x -c 4096").stdout)
+    assert document["result"]["sequences"]["8192"] == 0
+
+
+SPOKEN = "vllm serve Qwen/Qwen3-32B --speculative-model Qwen/Qwen3-0.6B --num-speculative-tokens 3"
+
+
+@pytest.mark.parametrize(
+    ("release", "command"),
+    [
+        ("vllm@0.7.3", SPOKEN),
+        ("vllm@0.32", "vllm serve Qwen/Qwen3-32B --speculative-config "
+         """'{"model":"Qwen/Qwen3-0.6B","num_speculative_tokens":3}'"""),
+    ],
+)  # fmt: skip
+def test_a_drafts_own_flags_are_never_dropped(release: str, command: str) -> None:
+    asked = ("--gpu", "H200", "--contexts", "4k", "--engine", release, "--", SPOKEN)
+    assert _command(*asked)[0] == command
+    assert "28 x full, draft" in _run("plan", *asked).stdout
+
+
+def test_n_grams_are_no_model() -> None:
+    asked = ("--gpu", "H200", "--engine", "vllm@0.7.3", "--contexts", "4k", "--")
+    found = _run("plan", *asked, SPOKEN.replace("Qwen/Qwen3-0.6B", "[ngram]"))
+    assert "draft" not in found.stdout
+    assert "neither here" not in found.stderr
+
+
+def test_a_draft_that_is_not_known_is_said() -> None:
+    found = _run(
+        "plan", "--gpu", "H200", "--contexts", "4k", "--", SPOKEN.replace("Qwen/Qwen3-0.6B", "a/b")
+    )
+    assert "the draft a/b is neither here nor in the catalogue" in found.stderr
+
+
+def test_both_long_names_of_the_share_are_one() -> None:
+    pasted = "vllm serve Qwen/Qwen3-8B --device-memory-utilization 0.7"
+    lines = _command("--gpu", "H100-80GB", "--contexts", "4k", "--", pasted)
+    assert lines == ["vllm serve Qwen/Qwen3-8B --gpu-memory-utilization 0.7"]
