@@ -1,6 +1,10 @@
 """Ask the real llama.cpp what random contexts of random models allocate, and compare.
 
     python scripts/oracle_llamacpp.py [--models N] [--cases N] [--seed N] [--only ARCH,ARCH]
+                                      [--gpus]
+
+`--gpus` spreads every model over one or two GPUs that compute nothing (llamacpp_gpus.py) and the
+host, and compares the compute buffer of each device.
 
 Needs xllamacpp==2026.10.11549 (llama.cpp b11549 as a library), llama-cpp-py-sync==0.11548 (only
 its C header text is read), cffi, gguf and numpy beside kvproof; `make oracle-llamacpp` installs
@@ -17,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -119,9 +124,9 @@ class Library:
         self.lib.llama_log_set(log, self.ffi.NULL)
         self.lib.llama_backend_init()
 
-    def load(self, path: str) -> Any:
+    def load(self, path: str, layers: int = 0) -> Any:
         params = self.lib.llama_model_default_params()
-        params.n_gpu_layers = 0
+        params.n_gpu_layers = layers
         params.no_alloc = True
         init = self.ffi.new("struct gguf_init_params *", {"no_alloc": True, "ctx": self.ffi.NULL})[
             0
@@ -129,7 +134,7 @@ class Library:
         header = self.lib.gguf_init_from_file(path.encode(), init)
         return self.lib.llama_model_init_from_user(header, self.kept[1], self.ffi.NULL, params)
 
-    def ask(self, model: Any, case: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, model: Any, case: dict[str, Any], *, split: bool = False) -> dict[str, Any]:
         params = self.lib.llama_context_default_params()
         for name, value in case.items():
             if name in ("type_k", "type_v"):
@@ -143,20 +148,38 @@ class Library:
         if context == self.ffi.NULL:
             return {"refused": "".join(self.lines)[-300:]}
         try:
-            return self.breakdown(context)
+            return self.devices(context) if split else self.breakdown(context)
         finally:
             self.lib.llama_free(context)
 
     def breakdown(self, context: Any) -> dict[str, Any]:
         """Bytes by kind: walks the std::map that llama_get_memory_breakdown returns."""
+        out = {"context": 0, "compute": 0, "model": 0}
+        for _, sizes in self.buffers(context):
+            for name, value in zip(("model", "context", "compute"), sizes, strict=True):
+                out[name] += value
+        return out
+
+    def devices(self, context: Any) -> dict[str, int]:
+        """Bytes of the compute buffers: of GPUs by their number, and of the host as -1."""
+        out: dict[str, int] = {}
+        for name, sizes in self.buffers(context):
+            device = name.removeprefix("CUDA") if name != "CUDA_Host" else "-1"
+            device = device if device.isdigit() else "-1"
+            out[device] = out.get(device, 0) + sizes[2]
+        return out
+
+    def buffers(self, context: Any) -> Iterator[tuple[str, list[int]]]:
+        """Names of buffer types with bytes of model, context and compute."""
         import ctypes
 
         dll = ctypes.CDLL(self.path)
+        label = dll.ggml_backend_buft_name
+        label.restype, label.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
         call = dll._Z26llama_get_memory_breakdownPK13llama_context
         call.restype, call.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]
         buffer = (ctypes.c_uint64 * 6)()
         call(ctypes.addressof(buffer), int(self.ffi.cast("uintptr_t", context)))
-        out = {"context": 0, "compute": 0, "model": 0}
         stack = [buffer[2]]
         while stack:
             place = stack.pop()
@@ -164,27 +187,30 @@ class Library:
                 # colour, parent, left, right, key, then the three sizes
                 node = (ctypes.c_uint64 * 8).from_address(place)
                 stack += [node[2], node[3]]
-                for name, value in zip(("model", "context", "compute"), node[5:8], strict=True):
-                    out[name] += value
-        return out
+                yield label(node[4]).decode(), node[5:8]
 
 
 def child() -> None:
     """Answer the job on standard input, one JSON line a case."""
     job = json.loads(sys.stdin.read())
     library = Library()
-    model = library.load(job["path"])
+    gpus = job.get("gpus", 0)
+    if gpus:
+        from llamacpp_gpus import Gpus
+
+        library.kept = (*library.kept, Gpus(library.path, gpus))
+    model = library.load(job["path"], job.get("layers", 0))
     if model == library.ffi.NULL:
         print(json.dumps({"unloadable": "".join(library.lines)[-400:]}), flush=True)
         return
     for case in job["cases"]:
-        print(json.dumps(library.ask(model, case)), flush=True)
+        print(json.dumps(library.ask(model, case, split=bool(gpus))), flush=True)
 
 
-def ask(path: Path, cases: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+def ask(path: Path, cases: list[dict[str, Any]], **more: int) -> tuple[list[dict[str, Any]], str]:
     run = subprocess.run(
         [sys.executable, __file__, "--child"],
-        input=json.dumps({"path": str(path), "cases": cases}),
+        input=json.dumps({"path": str(path), "cases": cases, **more}),
         capture_output=True,
         text=True,
         check=False,
@@ -208,6 +234,74 @@ def predict(arch: str, keys: dict[str, Any], case: dict[str, Any]) -> dict[str, 
         return {"refused": str(error)}
     compute = next(term.value for term in budget.terms if term.name.startswith("compute"))
     return {"context": budget.kv_bytes, "compute": compute}
+
+
+def predict_split(
+    arch: str, keys: dict[str, Any], case: dict[str, Any], gpus: int, layers: int
+) -> dict[str, int] | None:
+    """Compute buffers by device; None where the graph is not known or llama.cpp refuses."""
+    import msgspec
+
+    import kvproof
+    from kvproof.engine.llamacpp.context import context_of
+    from kvproof.engine.llamacpp.devices import placement
+    from kvproof.engine.llamacpp.flags import flags_of
+    from kvproof.engine.llamacpp.graph import split_bytes
+    from kvproof.engine.llamacpp.graph.schedule import Weights
+    from kvproof.engine.llamacpp.split import where_of
+
+    model = kvproof.load_model(
+        {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in keys.items()}}
+    )
+    given = {FLAGS.get(name, name): value for name, value in case.items() if name in FLAGS
+             or name in ("kv_unified", "flash_attn", "swa_full", "n_rs_seq")}  # fmt: skip
+    given["kv_offload"] = case.get("offload_kqv", True)
+    given["n_outputs_max"] = case.get("n_outputs_max", 0)
+    try:
+        flags = flags_of(kvproof.Deployment("llamacpp@b11549", **given, n_gpu_layers=layers))
+        context = context_of(model, flags)
+    except kvproof.KvproofError:
+        return None
+    # Weights of a model without tensors are f32, and a dry run does not hold norms in place.
+    where = msgspec.structs.replace(
+        where_of(model, flags, placement(model, flags, gpus)), norms_stay=False,
+        weights=(Weights(each=4.0, expert=4.0),) * (model.layers + 1),
+    )  # fmt: skip
+    sizes = split_bytes(model, context, where)
+    return None if sizes is None else {str(device): size for device, size in sizes.items()}
+
+
+def compare_split(recipe: str, seed: int, count: int, folder: Path, tally: Counter[str],
+                  errors: dict[str, list[float]], save: list[Any] | None) -> None:  # fmt: skip
+    """Ask and predict contexts of a random model over GPUs and host."""
+    from llamacpp_models import metadata
+
+    r = Random(f"{recipe}/{seed}/gpus")
+    arch, keys = metadata(recipe, r)
+    path = folder / f"{recipe}.gguf"
+    write_gguf(path, arch, keys)
+    recurrent = any(part in key for key in keys for part in ("ssm", "wkv", "conv", "compress"))
+    every = keys["block_count"]
+    for gpus, layers in ((1, 999), (2, 999), (1, every // 2), (2, every // 2 + 1), (1, 0)):
+        cases = [random_case(r, recurrent=recurrent) | {"offload_kqv": r.random() < 0.7}
+                 for _ in range(count)]  # fmt: skip
+        answers, _ = ask(path, cases, gpus=gpus, layers=layers)
+        for case, real in zip(cases, answers, strict=False):
+            mine = predict_split(arch, keys, case, gpus, layers)
+            if mine is None or "refused" in real or "unloadable" in real:
+                tally["not comparable"] += 1
+                continue
+            tally["asked"] += 1
+            same = all(mine[device] == size for device, size in real.items())
+            tally["equal" if same else "different"] += 1
+            if not same:
+                print(f"{recipe} seed {seed} GPUs {gpus} layers {layers} {case}: {real}, {mine}")
+            errors.setdefault(recipe, []).extend(
+                abs(mine[device] / size - 1) for device, size in real.items() if size
+            )
+            if save is not None and same:
+                save.append({"arch": arch, "keys": keys, "case": case, "gpus": gpus,
+                             "layers": layers, "sizes": real})  # fmt: skip
 
 
 def compare(recipe: str, seed: int, count: int, folder: Path, tally: Counter[str],
@@ -255,6 +349,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--only", default="", help="architectures, comma-separated")
     parser.add_argument("--save", default="", help="write compute buffers as JSON to this file")
+    parser.add_argument("--gpus", action="store_true", help="compare the buffers of GPUs and host")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -269,7 +364,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         for recipe in args.only.split(",") if args.only else RECIPES:
             for turn in range(args.models):
-                compare(recipe, seed + turn, args.cases, Path(name), tally, errors, save)
+                one = compare_split if args.gpus else compare
+                one(recipe, seed + turn, args.cases, Path(name), tally, errors, save)
     if save is not None:
         Path(args.save).write_text(json.dumps(save))
     for recipe, values in sorted(errors.items()):

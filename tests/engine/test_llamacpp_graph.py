@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import kvproof
 from kvproof.engine.base import Deployment
 from kvproof.engine.llamacpp import compute
 from kvproof.engine.llamacpp.context import context_of
+from kvproof.engine.llamacpp.devices import placement
 from kvproof.engine.llamacpp.flags import flags_of
-from kvproof.engine.llamacpp.graph import graph_bytes, host_bytes, reading
+from kvproof.engine.llamacpp.graph import graph_bytes, reading, split_bytes
 from kvproof.engine.llamacpp.graph.allocator import peak_bytes
 from kvproof.engine.llamacpp.graph.plain import plain_graph
+from kvproof.engine.llamacpp.graph.schedule import Weights, Where
 from kvproof.engine.llamacpp.graph.tensors import Graph
+from kvproof.engine.llamacpp.overrides import HOST
+from kvproof.engine.llamacpp.split import where_of
 from kvproof.model.types import Model
 
 MIB = 2**20
@@ -137,13 +142,140 @@ def test_buffers_that_gpus_printed(
 ) -> None:
     model: Model = kvproof.load_model(source)
     context = context_of(model, flags_of(Deployment(f"llamacpp@{build}", **flags)))
-    size = graph_bytes(model, context, on_gpu=True)
-    assert size is not None
-    assert round(size / MIB, 2) == printed
+    sizes = split_bytes(model, context, places((0,) * model.layers))
+    assert sizes is not None
+    assert round(sizes[0] / MIB, 2) == printed
     if host is not None:
-        inputs = host_bytes(model, context)
-        assert inputs is not None
-        assert inputs / MIB == pytest.approx(host, abs=0.05)
+        assert sizes[HOST] / MIB == pytest.approx(host, abs=0.05)
+
+
+def places(layers: tuple[int, ...], output: int = 0, gpus: int = 1, **more: Any) -> Where:
+    return Where(
+        layers=layers, caches=layers, experts=layers, output=output, gpus=gpus, **more
+    )  # fmt: skip
+
+
+def q4_k_m(model: Model) -> tuple[Weights, ...]:
+    """The largest tensors of a Q4_K_M file: queries in q4_K, down projection and output in q6_K."""
+    q4, q6, wide = 4.5 / 8, 210 / 256, model.hidden_size
+    inner, output = wide * int(model.config["intermediate_size"]), model.vocab_size * wide
+    layer = Weights(sizes=((inner, int(inner * q6)),), each=q4)
+    return (*[layer] * model.layers, Weights(sizes=((output, int(output * q6)),)))
+
+
+LLAMA_70B = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192,
+             "num_hidden_layers": 80, "vocab_size": 32000, "num_attention_heads": 64,
+             "num_key_value_heads": 8, "intermediate_size": 28672, "torch_dtype": "float16",
+             "max_position_embeddings": 8192}  # fmt: skip
+Q8 = {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "flash_attn": "on"}
+
+
+@pytest.mark.parametrize(
+    ("source", "build", "flags", "layers", "output", "printed", "host"),
+    [
+        # p104, p005 and p041: layers on the host by what the caches' buffers are
+        ("Qwen/Qwen3-4B", "b5200", {"ctx_size": 16348, "flash_attn": "off"},
+         (HOST,) * 10 + (0,) * 26, 0, 1181.38, 36.94),
+        (LLAMA_70B, "b4000", {"ctx_size": 8192, "flash_attn": "off"},
+         (HOST,) * 2 + (0,) * 46 + (1,) * 32, HOST, 1108.50, None),
+        ("Qwen/Qwen3-32B", "b6000", {"ctx_size": 8192, **Q8},
+         (HOST,) * 35 + (0,) * 29, HOST, 916.08, 26.01),
+    ],
+)  # fmt: skip
+def test_buffers_of_graphs_that_are_split(
+    source: Any, build: str, flags: dict[str, Any], layers: tuple[int, ...], output: int,
+    printed: float, host: float | None,
+) -> None:  # fmt: skip
+    """Weights and caches of the host's layers are copied to the GPU that computes a batch."""
+    model: Model = kvproof.load_model(source)
+    context = context_of(model, flags_of(Deployment(f"llamacpp@{build}", **ALL, **flags)))
+    where = places(layers, output, max(layers) + 1, weights=q4_k_m(model))
+    sizes = split_bytes(model, context, where)
+    assert sizes is not None
+    assert sizes[0] / MIB == pytest.approx(printed, rel=0.001)
+    if host is not None:
+        assert sizes[HOST] / MIB == pytest.approx(host, abs=0.1)
+
+
+SPLITS = json.loads((Path(__file__).parent / "llamacpp_splits.json").read_text())
+C_API = {"n_ctx": "ctx_size", "n_seq_max": "parallel", "n_batch": "batch_size",
+         "n_ubatch": "ubatch_size", "type_k": "cache_type_k", "type_v": "cache_type_v",
+         "offload_kqv": "kv_offload"}  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", SPLITS["cases"], ids=lambda c: f"{c['arch']}-{c['layers']}")
+def test_the_programs_buffers_of_gpus_and_host(asked: dict[str, Any]) -> None:
+    """What llama.cpp reserved on GPUs that compute nothing: metadata alone, f32, a dry run."""
+    arch = asked["arch"]
+    keys = {f"{arch}.{key}": value for key, value in SPLITS["models"][arch].items()}
+    model: Model = kvproof.load_model({"general.architecture": arch, **keys})
+    given = {C_API.get(name, name): value for name, value in asked["case"].items()}
+    given = {"n_outputs_max": 0, **given, "n_gpu_layers": asked["layers"]}
+    flags = flags_of(Deployment("llamacpp@b11549", **given))
+    where = msgspec.structs.replace(
+        where_of(model, flags, placement(model, flags, asked["gpus"])), norms_stay=False,
+        weights=(Weights(each=4.0, expert=4.0),) * (model.layers + 1),
+    )  # fmt: skip
+    sizes = split_bytes(model, context_of(model, flags), where)
+    assert sizes is not None
+    assert {str(device): sizes[device] for device in map(int, asked["sizes"])} == asked["sizes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "flags", "layers", "turns", "printed"),
+    [
+        # issue 11200: micro-batches of 256 by its host buffer; PR 6122; issue 13661: by rows
+        ("Qwen/Qwen2.5-32B", "b4450", {**Q8, "ctx_size": 32768, "ubatch_size": 256},
+         (0,) * 41 + (1,) * 23, True, [233.0, 237.51, 133.01]),
+        ("CohereForAI/c4ai-command-r-v01", "b2500", {"ctx_size": 4096, "flash_attn": "off"},
+         (0,) * 12 + (1,) * 28, True, [672.01]),
+        ("Qwen/Qwen3-30B-A3B", "b5400", {"ctx_size": 30000, "flash_attn": "off"},
+         (0,) * 12 + (1,) * 12 + (2,) * 12 + (3,) * 12, False, [1958.63] * 4 + [62.63]),
+    ],
+)  # fmt: skip
+def test_public_starts_of_several_gpus(
+    name: str, build: str, flags: dict[str, Any], layers: tuple[int, ...], turns: bool,
+    printed: list[float],
+) -> None:  # fmt: skip
+    """Buffers of threads of ggml-org/llama.cpp, GPUs first and the host last, to the digit."""
+    model = kvproof.load_model(name)
+    context = context_of(model, flags_of(Deployment(f"llamacpp@{build}", **ALL, **flags)))
+    gpus = max(layers) + 1
+    sizes = split_bytes(model, context, places(layers, gpus - 1, gpus, pipelined=turns))
+    assert sizes is not None
+    found = [round(sizes[device] / MIB, 2) for device in (*range(gpus), HOST)]
+    assert found[: len(printed)] == printed
+
+
+def test_gpus_that_work_in_turn_keep_their_inputs_four_times() -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    context = context_of(model, flags_of(Deployment("llamacpp", ctx_size=8192, parallel=1)))
+    halves = (0,) * 16 + (1,) * 16
+    plain = split_bytes(model, context, places(halves, 1, 2))
+    turns = split_bytes(model, context, places(halves, 1, 2, pipelined=True))
+    assert plain is not None
+    assert turns is not None
+    mask, stream = 2 * 8192 * 512, 4 * 4096 * 512
+    assert turns[1] - plain[1] == pytest.approx(3 * mask + 4 * stream, rel=0.1)
+    assert turns[HOST] > 2 * plain[HOST]
+    whole = split_bytes(model, context, places((0,) * 32))
+    assert whole is not None
+    assert whole[0] == pytest.approx(plain[0], rel=0.1)
+
+
+def test_small_batches_stay_where_the_weights_are() -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    few = flags_of(Deployment("llamacpp", ctx_size=8192, ubatch_size=16, parallel=1))
+    where = places((HOST,) * 32, HOST)
+    small = split_bytes(model, context_of(model, few), where)
+    assert small is not None
+    assert small[0] == 0
+    many = context_of(model, flags_of(Deployment("llamacpp", ctx_size=8192, parallel=1)))
+    large = split_bytes(model, many, where)
+    kept = split_bytes(model, many, msgspec.structs.replace(where, offloads=False))
+    assert large is not None
+    assert kept is not None
+    assert large[0] > 0 == kept[0]
 
 
 def test_builds_reserve_logits_of_every_token_or_of_the_outputs() -> None:
@@ -170,9 +302,9 @@ def test_the_graphs_figure_is_exact_where_it_was_shown_and_bounded_elsewhere() -
     assert bounds(llama) == [None]
     assert bounds(llama, "llamacpp@b9500") == [(0.99, 1.10)]
     assert bounds(llama, gpu="RTX-4090")[0] == (0.99, 1.10)
-    assert bounds(llama, gpu="RTX-4090", n_gpu_layers=8) == [(0.99, 2.95)] * 2
-    assert bounds(llama, gpu="2xRTX-4090")[:2] == [(0.99, 2.95)] * 2
-    assert bounds("deepseek-ai/DeepSeek-V3", gpu_memory=10**12)[0] == (0.99, 1.34)
+    assert bounds(llama, gpu="RTX-4090", n_gpu_layers=8) == [(0.99, 1.10)] * 2
+    assert bounds(llama, gpu="2xRTX-4090")[:2] == [(0.99, 1.10)] * 2
+    assert bounds("deepseek-ai/DeepSeek-V3", gpu_memory=10**12)[0] == (0.99, 1.10)
 
 
 def test_the_law_is_bounded_as_it_missed(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:

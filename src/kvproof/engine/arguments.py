@@ -73,7 +73,8 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     options in `model_options` and the words that stand alone. `before` gives words that count
     as if they stood in front: from the environment. `config_options` name a file of options.
     `unfollowed` are options that change memory in ways that are not computed, and what they do;
-    `variables` are such variables of the environment.
+    `variables` are such variables of the environment; what is written again adds to the first for
+    `repeated` options.
     """
 
     option: Callable[[str], Option]
@@ -86,6 +87,7 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     before: Callable[[Words], Sequence[str]] = no_words
     image: re.Pattern[str] | None = None
     unfollowed: Mapping[str, str] = {}
+    repeated: tuple[str, ...] = ()
     variables: Mapping[str, Unfollowed] = {}
 
 
@@ -133,6 +135,9 @@ class _Reading:
                 self.notes.append(f"{word} {grammar.unfollowed[option.name]}: not computed")
         elif option.path:
             _nest(self.flags, option, values)
+        elif option.name in grammar.repeated and option.name in self.flags:
+            more = grammar.read(option, values)
+            self.flags[option.name] = f"{self.flags[option.name]},{more}"
         else:
             self._twice(option, values)
             self.flags[option.name] = grammar.read(option, values)

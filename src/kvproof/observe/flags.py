@@ -69,7 +69,8 @@ def read_flags(text: str) -> dict[str, Any]:
     return out
 
 
-_FILES = ("mmproj", "lora", "lora_scaled", "spec_draft_model")  # a log's paths are not opened
+# A log's paths are not opened, and its other machines are not asked for.
+_LEFT = ("mmproj", "mmproj_url", "lora", "lora_scaled", "spec_draft_model", "spec_draft_hf", "rpc")
 
 
 def spoken_flags(engine: str, words: str) -> tuple[str | None, dict[str, Any]]:
@@ -83,4 +84,4 @@ def spoken_flags(engine: str, words: str) -> tuple[str | None, dict[str, Any]]:
     except KvproofError:
         return None, {}
     flags = read.deployment.flags
-    return read.model, {name: value for name, value in flags.items() if name not in _FILES}
+    return read.model, {name: value for name, value in flags.items() if name not in _LEFT}

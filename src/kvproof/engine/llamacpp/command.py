@@ -20,12 +20,6 @@ _MODEL_OPTIONS = ("model", "hf_repo", "hf_file", "model_url", "docker_repo")
 # Variables whose name is not LLAMA_ARG_ and the option (common/arg.cpp, set_env).
 _PREFIX = "LLAMA_ARG_"
 _VARIABLES = {"N_PARALLEL": "parallel", "BATCH": "batch_size", "UBATCH": "ubatch_size"}
-_UNFOLLOWED = {
-    "override_tensor": "moves tensors between devices",
-    "mmproj_url": "loads a projector beside the model",
-    "spec_draft_hf": "loads a draft model",
-    "rpc": "spreads the model over other machines",
-}
 # What `-hf org/name` stands for: the first of Q4_K_M, Q8_0, any (common/download.cpp).
 _DEFAULT_TAG = ":latest"
 
@@ -144,7 +138,7 @@ READER = Reader(
         model_options=_MODEL_OPTIONS,
         before=_before,
         image=_IMAGE,
-        unfollowed=_UNFOLLOWED,
+        repeated=("override_tensor",),
     ),
     render=_render,
     images=("llama.cpp:server", "llama.cpp:full"),

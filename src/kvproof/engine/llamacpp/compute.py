@@ -13,9 +13,11 @@ import msgspec
 from kvproof.engine.llamacpp.builds import BUILDS
 from kvproof.engine.llamacpp.context import Context, expands_latents
 from kvproof.engine.llamacpp.facts import fact
-from kvproof.engine.llamacpp.graph import graph_bytes
+from kvproof.engine.llamacpp.graph import graph_bytes, split_bytes
 from kvproof.engine.llamacpp.graph.recipes import recipe_of
-from kvproof.engine.llamacpp.layout import applies_windows, prediction_layers, sliding_cells
+from kvproof.engine.llamacpp.graph.schedule import Where
+from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
+from kvproof.engine.llamacpp.overrides import HOST
 from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
@@ -40,10 +42,9 @@ _GRAPH_SOURCE = (
 # What the program said over what the law says, for 354 answers of b11549 whose graphs are known
 # too: all but two (a tenth, a quarter of the real buffer) lie within.
 _LAW = (0.76, 2.0)
-# The same for the graph, in the field's logs of GPUs and older builds: four at 1.00, one of Vulkan
-# at 1.10; two at 1.15 and 1.34 whose models predict further tokens; one of a graph split between
-# devices, whose inputs are copied, at 2.95.
-_ELSEWHERE, _PREDICTING, _SPLIT = (0.99, 1.10), (0.99, 1.34), (0.99, 2.95)
+# The same for the graph, in the field's logs of GPUs and older builds: seven at 1.00 (three of them
+# split between devices), two of Vulkan at 1.08 and 1.09 whose states can be rolled back.
+_ELSEWHERE = (0.99, 1.10)
 # Feed-forward layers without a gate keep one wide row instead of three.
 _UNGATED = frozenset({"starcoder2", "starcoder", "gpt2", "gptneox", "gptj", "phi2", "falcon",
                       "bloom", "mpt", "nemotron", "codeshell", "jais2"})  # fmt: skip
@@ -65,16 +66,47 @@ class Widths(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.feed_forward, self.experts, self.mixer)
 
 
-def compute_term(
-    model: Model, context: Context, *, on_gpu: bool = False, split: bool = False
-) -> Term:
-    """The compute buffer of one device that computes all layers, or those of a `split` graph.
+def compute_term(model: Model, context: Context) -> Term:
+    """The compute buffer of a CPU that computes all layers.
 
-    Exact for a CPU of the newest builds where the graph is known.
+    Exact for the newest builds where the graph is known.
     """
-    size = graph_bytes(model, context, on_gpu=on_gpu)
+    size = graph_bytes(model, context)
     if size is not None:
-        return _graph_term(size, context, _graph_bounds(model, context, on_gpu, split))
+        return _graph_term(size, context, _graph_bounds(model, context))
+    return _law_term(model, context)
+
+
+def device_compute_term(model: Model, context: Context, where: Where, device: int) -> Term:
+    """The compute buffer of a GPU, or of the host beside GPUs."""
+    sizes = split_bytes(model, context, where)
+    if sizes is not None:
+        part = "the part here of a " if where.several else ""
+        return _graph_term(sizes[device], context, _ELSEWHERE, part)
+    if device == HOST and HOST not in where.layers:
+        return _inputs_term(model, context)
+    if device != where.output:  # only the device with the output computes logits
+        context = msgspec.structs.replace(context, outputs=0)
+    return _law_term(model, context)
+
+
+def _inputs_term(model: Model, context: Context) -> Term:
+    """Inputs of a batch in pinned host memory, where all layers are on GPUs."""
+    mask, rows = mask_bytes(model, context), 2 * model.hidden_size * context.ubatch * _F32
+    value = mask + rows
+    return Term(
+        name="compute buffer",
+        value=value,
+        unit="B",
+        formula=f"masks {mask:,} B + {context.ubatch} tokens x 2 x {model.hidden_size} x {_F32} B",
+        source="estimate: inputs of a batch in pinned host memory",
+        low=mask // 2,
+        high=2 * value,
+    )
+
+
+def _law_term(model: Model, context: Context) -> Term:
+    """What was measured to be near the buffer of a graph that is not known."""
     widths, mask = widths_of(model, context), mask_bytes(model, context)
     phases = _phases(model, context, widths, mask)
     name = max(phases, key=lambda phase: phases[phase][0])
@@ -92,27 +124,25 @@ def compute_term(
     )
 
 
-def _graph_bounds(
-    model: Model, context: Context, on_gpu: bool, split: bool
-) -> tuple[float, float] | None:
+def _graph_bounds(model: Model, context: Context) -> tuple[float, float] | None:
     """Shares of the graph's figure between which the buffer lies; None where it is exact."""
-    if split:
-        return _SPLIT
-    if on_gpu or context.build != BUILDS[-1]:
-        return _PREDICTING if prediction_layers(model) else _ELSEWHERE
+    if context.build != BUILDS[-1]:
+        return _ELSEWHERE
     recipe = recipe_of(context.arch)
     doubt = recipe.doubt if recipe is not None else 0.0
     return (1 - doubt, 1 + doubt) if doubt else None
 
 
-def _graph_term(value: int, context: Context, bounds: tuple[float, float] | None) -> Term:
+def _graph_term(
+    value: int, context: Context, bounds: tuple[float, float] | None, part: str = ""
+) -> Term:
     tokens, outputs = context.ubatch, context.outputs
     low, high = bounds or (None, None)
     return Term(
         name="compute buffer",
         value=value,
         unit="B",
-        formula=f"graph of {tokens} tokens with {outputs} outputs, at most {value:,} B in use",
+        formula=f"{part}graph of {tokens} tokens with {outputs} outputs, at most {value:,} B",
         source=_GRAPH_SOURCE,
         low=None if low is None else int(value * low),
         high=None if high is None else int(value * high),

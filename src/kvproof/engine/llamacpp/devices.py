@@ -13,12 +13,11 @@ import msgspec
 
 from kvproof.engine.llamacpp.flags import Flags
 from kvproof.engine.llamacpp.layout import Piece
+from kvproof.engine.llamacpp.overrides import HOST, Override, overridden
 from kvproof.errors import UsageError
 from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model
 from kvproof.model.weights import stored_bytes
-
-HOST = -1
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,22 +29,33 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     experts_on_host: int
     kv_on_host: bool
     sharded: bool
+    overrides: tuple[Override, ...] = ()
+    """Tensors that go elsewhere by name."""
 
     @property
     def devices(self) -> tuple[int, ...]:
         """GPUs first, the host last."""
         return (*range(self.gpus), HOST)
 
+    @property
+    def moves_tensors(self) -> bool:
+        """Whether single tensors are not where their layer is."""
+        return bool(self.experts_on_host or self.overrides)
+
+    def expert_device(self, layer: int) -> int:
+        """The device of a layer's routed experts, overrides aside."""
+        return self.layers[layer] if layer >= self.experts_on_host else HOST
+
 
 def placement(model: Model, flags: Flags, gpus: int) -> Placement:
     """Where `flags` put the layers of `model` on `gpus` GPUs."""
     layers = model.layers
     wanted = layers + 1 if flags.n_gpu_layers is None else flags.n_gpu_layers
-    first = max(layers + 1 - wanted, 0)
+    first = max(layers + flags.build.output_first - wanted, 0)
     count = min(wanted, layers + 1) if gpus else 0
     edges = _edges(flags, gpus)
     places = [
-        HOST if not count or i < first else bisect_right(edges, (i - first) / count)
+        bisect_right(edges, (i - first) / count) if first <= i < first + count else HOST
         for i in range(layers + 1)
     ]
     places = [min(place, gpus - 1) if place != HOST else HOST for place in places]
@@ -58,7 +68,18 @@ def placement(model: Model, flags: Flags, gpus: int) -> Placement:
         experts_on_host=layers if flags.cpu_moe else min(flags.n_cpu_moe, layers),
         kv_on_host=not flags.kv_offload,
         sharded=flags.split_mode in ("row", "tensor") and gpus > 1,
+        overrides=_checked(flags.override_tensor, gpus),
     )
+
+
+def _checked(rules: tuple[Override, ...], gpus: int) -> tuple[Override, ...]:
+    """The rules, whose GPUs must be there; without a GPU all is on the host."""
+    for rule in rules:
+        if gpus and rule.device >= gpus:
+            raise UsageError(
+                f"override_tensor names GPU {rule.device} of {gpus}", hint="count from 0"
+            )
+    return rules if gpus else ()
 
 
 def _edges(flags: Flags, gpus: int) -> list[float]:
@@ -96,6 +117,9 @@ def weight_bytes_by_device(model: Model, place: Placement) -> dict[int, int]:
 
 def _add(out: dict[int, int], model: Model, group: TensorGroup, place: Placement) -> None:
     size = stored_bytes(model, group)
+    if not group.layers and (moved := overridden(place.overrides, group, None)) is not None:
+        out[moved] += size
+        return
     if group.role in ("embedding", "position"):
         out[HOST] += size
         if group.tied and place.output != HOST:
@@ -106,8 +130,9 @@ def _add(out: dict[int, int], model: Model, group: TensorGroup, place: Placement
         out[place.output] += size
         return
     for layer in layers:
-        offloaded = group.role != "expert" or layer >= place.experts_on_host
-        out[place.layers[layer] if offloaded else HOST] += size // len(layers)
+        own = place.expert_device(layer) if group.role == "expert" else place.layers[layer]
+        moved = overridden(place.overrides, group, layer)
+        out[own if moved is None else moved] += size // len(layers)
 
 
 def streamed_on_host(model: Model, place: Placement) -> tuple[int, int]:

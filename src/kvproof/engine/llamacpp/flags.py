@@ -18,6 +18,7 @@ import msgspec
 from kvproof.engine.base import Deployment
 from kvproof.engine.cache_types import CacheType, Option, check_type
 from kvproof.engine.llamacpp.builds import Build, build_of
+from kvproof.engine.llamacpp.overrides import Override, read_overrides
 from kvproof.errors import UsageError, unknown_name
 from kvproof.kinds.elements import ELEMENT_TYPES, ElementType
 from kvproof.units import parse_bytes, parse_rate
@@ -40,6 +41,8 @@ _C_API = {
 }  # fmt: skip
 # What kvproof adds: settings of the C API without a flag, and other programs' memory.
 _OWN = ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory", "host_bandwidth", "used")
+# What may be fetched in place of a file that is named.
+_FETCHED = {"spec_draft_model": "spec_draft_hf", "mmproj": "mmproj_url"}
 _ROLLED_BACK = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
 _LONGEST_PATH = 4096
 _TRUE, _FALSE = ("1", "on", "true", "yes", "enabled"), ("0", "off", "false", "no", "disabled")
@@ -70,6 +73,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     main_gpu: int = 0
     n_cpu_moe: int = 0
     cpu_moe: bool = False
+    override_tensor: tuple[Override, ...] = ()
+    op_offload: bool = True
     fit: bool = True
     fit_ctx: int = 4096
     cache_ram: int = 8192
@@ -158,6 +163,10 @@ def flags_of(deployment: Deployment) -> Flags:
             _check_type(key, value, deployment.engine.version)
         if reader is not None:
             read[key] = not reader(key, value) if negated else reader(key, value)
+    for here, there in _FETCHED.items():
+        source = read.pop(there, None)
+        if source is not None:
+            read.setdefault(here, source)
     read.setdefault("cache_type_k", ELEMENT_TYPES["f16"])
     read.setdefault("cache_type_v", ELEMENT_TYPES["f16"])
     read.setdefault("flash_attn", build.flash_attn)
@@ -277,6 +286,18 @@ def _scaled_paths(key: str, value: Any) -> tuple[str, ...]:
     return tuple(re.sub(r":-?[\d.]+$", "", part) for part in _paths(key, value))
 
 
+def _remote(key: str, value: Any) -> str:
+    raise UsageError(
+        f"llama-server's {key} spreads the model over machines whose memory is not known here",
+        hint="leave it out and name their GPUs in the GPU's list, those of other machines first",
+    )
+
+
+def _repository(key: str, value: Any) -> str:
+    """A hub repository without its tag, which names one file of it."""
+    return _path(key, str(value).partition(":")[0])
+
+
 def _rate(key: str, value: Any) -> float:
     return parse_rate(value)
 
@@ -286,12 +307,15 @@ _READERS: dict[str, Any] = {
     "kv_unified_per_slot": _count, "ubatch_size": _count, "cache_type_k": _type,
     "cache_type_v": _type, "flash_attn": _three_way, "swa_full": _switch, "kv_offload": _switch,
     "n_gpu_layers": _layers, "split_mode": _mode, "tensor_split": _shares, "main_gpu": _count,
-    "n_cpu_moe": _count, "cpu_moe": _switch, "fit": _switch, "fit_ctx": _count,
+    "n_cpu_moe": _count, "cpu_moe": _switch, "override_tensor": read_overrides,
+    "op_offload": _switch, "rpc": _remote,
+    "fit": _switch, "fit_ctx": _count,
     "cache_ram": _whole, "n_outputs_max": _count, "n_rs_seq": _count, "gpu_memory": _memory,
     "host_bandwidth": _rate,
     "used": _memory,
     "spec_type": _names, "mtp": _switch, "spec_draft_n_max": _count,
-    "spec_draft_model": _path, "spec_draft_ngl": _layers, "spec_draft_n_cpu_moe": _count,
+    "spec_draft_model": _path, "spec_draft_hf": _repository, "mmproj_url": _path,
+    "spec_draft_ngl": _layers, "spec_draft_n_cpu_moe": _count,
     "spec_draft_cpu_moe": _switch, "mmproj": _path, "mmproj_offload": _switch, "lora": _paths,
     "lora_scaled": _scaled_paths,
     "spec_draft_type_k": _type, "spec_draft_type_v": _type,

@@ -12,10 +12,9 @@ from kvproof.engine.llamacpp.companions import (
     draft_flags,
     file_terms,
 )
-from kvproof.engine.llamacpp.compute import compute_term, mask_bytes, output_term
+from kvproof.engine.llamacpp.compute import compute_term, device_compute_term, output_term
 from kvproof.engine.llamacpp.context import Context, context_of
 from kvproof.engine.llamacpp.devices import (
-    HOST,
     Placement,
     cache_pieces,
     placement,
@@ -23,14 +22,15 @@ from kvproof.engine.llamacpp.devices import (
     weight_bytes_by_device,
 )
 from kvproof.engine.llamacpp.flags import Flags, flags_of
-from kvproof.engine.llamacpp.graph import host_bytes
+from kvproof.engine.llamacpp.graph.schedule import Where
 from kvproof.engine.llamacpp.layout import pieces
+from kvproof.engine.llamacpp.overrides import HOST
+from kvproof.engine.llamacpp.split import where_of
 from kvproof.engine.llamacpp.terms import buffer_terms
 from kvproof.model.types import Model
 from kvproof.terms import Term, total
 from kvproof.units import MIB
 
-_F32 = 4
 _STEP = 256
 _FIT_MARGIN = 1024 * MIB
 # Two channels of 8 bytes at 5,600 million transfers a second (JESD79-5).
@@ -44,6 +44,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     flags: Flags
     context: Context
     place: Placement
+    where: Where
     weights: dict[int, int]
     gpu_memory: tuple[int, ...]
     """Memory of each GPU; empty without one."""
@@ -112,6 +113,7 @@ def _settled(
         flags=flags,
         context=context,
         place=place,
+        where=where_of(model, flags, place),
         weights=weight_bytes_by_device(model, place),
         gpu_memory=memory,
         lowered=lowered,
@@ -212,9 +214,9 @@ def _used(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
     cache = buffer_terms(parts, place=name)
     if device == HOST:
         logits = msgspec.structs.replace(output_term(model, context), name=f"output buffer{name}")
-        work: tuple[Term, ...] = (_host_compute(model, context, place), logits)
+        work: tuple[Term, ...] = (_compute(model, settled, device, name), logits)
     else:
-        work = (_gpu_compute(model, context, place, device), _context_term(name))
+        work = (_compute(model, settled, device, name), _context_term(name))
         if settled.flags.used:
             work = (*work, _others_term(name, settled.flags.used))
     return (*weights, *cache, *_beside(settled, device, name), *work)
@@ -272,46 +274,9 @@ def _weights_term(size: int, place: str) -> tuple[Term, ...]:
     return (Term(name=f"weights{place}", value=size, unit="B", formula=formula, source=source),)
 
 
-def _gpu_compute(model: Model, context: Context, place: Placement, device: int) -> Term:
-    """The estimate for one GPU; only the one with the output computes logits."""
-    if device != place.output:
-        context = msgspec.structs.replace(context, outputs=0)
-    term = compute_term(model, context, on_gpu=True, split=_split(model, place))
-    return msgspec.structs.replace(term, name=f"compute buffer{_name(place, device)}")
-
-
-def _split(model: Model, place: Placement) -> bool:
-    """Whether several devices compute a part of the graph each."""
-    on_host = place.kv_on_host or bool(model.experts and place.experts_on_host)
-    return on_host or len({*place.layers, place.output}) > 1
-
-
-def _host_compute(model: Model, context: Context, place: Placement) -> Term:
-    """The layers that stay on the host, or else the inputs of a batch."""
-    name = f"compute buffer{_name(place, HOST)}"
-    if HOST in place.layers:
-        if place.output != HOST:
-            context = msgspec.structs.replace(context, outputs=0)
-        term = compute_term(model, context, split=_split(model, place))
-        return msgspec.structs.replace(term, name=name)
-    size = host_bytes(model, context)
-    if size is not None:
-        return Term(
-            name=name, value=size, unit="B",
-            formula=f"inputs of a batch and looked-up rows = {size:,} B",
-            source="llama.cpp b11549, llama-graph.cpp", low=int(size * 0.75), high=int(size * 1.25),
-        )  # fmt: skip
-    mask, rows = mask_bytes(model, context), 2 * model.hidden_size * context.ubatch * _F32
-    value = mask + rows
-    return Term(
-        name=name,
-        value=value,
-        unit="B",
-        formula=f"masks {mask:,} B + {context.ubatch} tokens x 2 x {model.hidden_size} x {_F32} B",
-        source="estimate: inputs of a batch in pinned host memory",
-        low=mask // 2,
-        high=2 * value,
-    )
+def _compute(model: Model, settled: Settled, device: int, name: str) -> Term:
+    term = device_compute_term(model, settled.context, settled.where, device)
+    return msgspec.structs.replace(term, name=f"compute buffer{name}")
 
 
 def _context_term(place: str) -> Term:

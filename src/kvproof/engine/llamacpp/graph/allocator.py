@@ -8,6 +8,7 @@ holds it, else the end. What nobody reads any more is freed. Source: ggml-alloc.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 
@@ -18,24 +19,31 @@ _ENDLESS = 2**62
 
 def peak_bytes(graph: Graph, alignment: int = ALIGNMENT) -> int:
     """The size of the buffer in which every tensor of `graph` has its place."""
-    pool = _Pool(alignment)
-    for leaf in graph.leaves:
-        pool.place(leaf)
-    for node in graph.nodes:
-        if node.base is not None:
-            node.base.views += 1
-        for source in node.sources:
-            source.children += 1
-    for node in graph.nodes:
-        pool.place(node)
-        for source in node.sources:
-            source.children -= 1
-            if source.children == 0 and source.views == 0:
-                pool.release(source)
+    pool = Pool(alignment)
+    place_all(graph.leaves, graph.nodes, {None: pool})
     return pool.peak
 
 
-class _Pool:
+def place_all(
+    leaves: Iterable[Tensor], nodes: Sequence[Tensor], pools: Mapping[int | None, Pool]
+) -> None:
+    """Give every tensor its place in the pool of its device."""
+    for leaf in leaves:
+        pools[leaf.device].place(leaf)
+    for node in nodes:
+        if node.base is not None and not node.waits:
+            node.base.views += 1
+        for source in node.sources:
+            source.children += 1
+    for node in nodes:
+        pools[node.device].place(node)
+        for source in node.sources:
+            source.children -= 1
+            if source.children == 0 and source.views == 0:
+                pools[source.device].release(source)
+
+
+class Pool:
     """Free blocks by address; the last one has no end."""
 
     def __init__(self, alignment: int) -> None:

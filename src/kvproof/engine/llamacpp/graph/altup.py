@@ -26,7 +26,9 @@ def altup_graph(shape: Shape) -> Graph:
     per_layer = layer_inputs(blocks, stream, scaled)
     streams = _spread(blocks, stream)
     for layer in shape.layers:
+        blocks.graph.layer = layer.index
         streams = _layer(blocks, layer, streams, per_layer)
+    blocks.graph.layer = shape.layer_count
     merged = blocks.chosen_rows(_merged(blocks, streams))
     normed = blocks.norm(merged)
     normed.kept = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kvproof.engine.llamacpp.graph.shape import Layer, Shape
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
+from kvproof.kinds.elements import element_type
 
 _F16, _F32, _I32, _I64 = 2, 4, 4, 8
 _NORMED = 2  # queries and keys
@@ -34,16 +35,12 @@ class Blocks:
         """Rows of the token table, beside the ways in for vectors and for both mixed."""
         graph, tokens, width = self.graph, self.shape.tokens, self.shape.hidden
         rows = (width, tokens)
-        if self.shape.on_gpu:  # looked up on the host; mixing is computed here
-            chosen = graph.input(*rows)
-            mixed = graph.input(*rows)
-        else:
-            chosen = graph.new(rows, (self.token_numbers(),))
-            mixed = graph.new(rows, (graph.input(tokens, element=_I32),))
+        chosen = self.looked_up(width, self.token_numbers())
+        mixed = self.looked_up(width, graph.input(tokens, element=_I32))
         graph.expand(chosen)
         if self.shape.inputs == "mixed":
             graph.expand(mixed)
-        if self.shape.inputs != "tokens" and not self.shape.on_gpu:
+        if self.shape.inputs != "tokens":
             graph.expand(graph.input(*rows))
         if self.shape.inputs == "mixed":
             slots = graph.input(tokens, element=_I64)
@@ -51,6 +48,12 @@ class Blocks:
             copied = graph.new(rows, (graph.input(*rows),))
             graph.expand(graph.view(copied, *rows, more=(mixed, slots)))
         return chosen
+
+    def looked_up(self, width: int, numbers: Tensor) -> Tensor:
+        """Rows of a table by their numbers; such tables stay on the host."""
+        made = self.graph.new((width, self.shape.tokens), (numbers,))
+        made.looks_up = True
+        return made
 
     def token_numbers(self) -> Tensor:
         """The number of every token."""
@@ -82,15 +85,24 @@ class Blocks:
         """A norm by rows may work in place, one with a mean may not; weights and bias follow."""
         if self.normed_by_rows:
             return self.rms_norm(tensor)
-        return self.graph.new(tensor.shape, (tensor,))
+        return self._weighed(self.graph.new(tensor.shape, (tensor,)))
 
     def rms_norm(self, tensor: Tensor) -> Tensor:
         """Root-mean-square norm, its weight multiplied in place."""
-        return self.graph.like(tensor)
+        return self._weighed(self.graph.like(tensor))
+
+    def _weighed(self, tensor: Tensor) -> Tensor:
+        """A norm times its weight."""
+        tensor.normed = True
+        made = self.graph.like(tensor)
+        made.weight, made.scales = tensor.shape[0], True
+        return made
 
     def matmul(self, tensor: Tensor, width: int) -> Tensor:
         """Every row of `tensor` through a weight of `width` outputs."""
-        return self.graph.new((width, *tensor.shape[1:]), (tensor,))
+        made = self.graph.new((width, *tensor.shape[1:]), (tensor,))
+        made.weight = width * tensor.shape[0]
+        return made
 
     def add(self, tensor: Tensor, other: Tensor) -> Tensor:
         """The sum, in place of whichever nobody else reads."""
@@ -201,6 +213,10 @@ class Blocks:
         cells = self.graph.view(self.graph.outside(1), 1, more=(source, *rows))
         self.graph.expand(cells)
 
+    def cached(self, kind: str, numbers: int) -> Tensor:
+        """So many numbers of a layer's cache, as they are read."""
+        return self.graph.view(self.graph.outside(1, element=1), element_type(kind).bytes(numbers))
+
     def attend(self, layer: Layer, query: Tensor) -> Tensor:
         """Attention over all cells of a layer's cache."""
         graph, shape = self.graph, self.shape
@@ -209,19 +225,23 @@ class Blocks:
         dim, heads = query.shape[0], query.shape[1]
         split = graph.view(query, dim, heads, each, streams, strides=query.strides)
         turned = graph.view(split, dim, each, heads, streams, strides=query.strides)
+        keys = self.cached(shape.k, layer.k_dim * layer.kv_heads * cells * streams)
+        values = self.cached(shape.v, layer.v_dim * layer.kv_heads * cells * streams)
         if shape.flash:
             reads = [turned]
-            for type_, width in ((shape.k, layer.k_dim), (shape.v, layer.v_dim)):
+            for type_, width, cache in ((shape.k, layer.k_dim, keys),
+                                        (shape.v, layer.v_dim, values)):  # fmt: skip
                 if type_ == "f32":
-                    cache = graph.outside(1)
                     whole = (width, cells, layer.kv_heads, streams)
-                    reads.append(graph.new(whole, (graph.view(cache, 1),), element=_F16))
+                    reads.append(graph.new(whole, (cache,), element=_F16))
+                else:
+                    reads.append(cache)
             made = graph.new((layer.v_dim, heads, each, streams), (*reads, self.mask(layer)))
             current = graph.view(made, layer.v_dim * heads, tokens)
         else:
-            scores = graph.new((cells, each, heads, streams), (turned,))
+            scores = graph.new((cells, each, heads, streams), (keys, turned))
             soft = graph.like(scores, self.mask(layer))
-            made = graph.new((layer.v_dim, each, heads, streams), (soft,))
+            made = graph.new((layer.v_dim, each, heads, streams), (values, soft))
             permuted = graph.view(made, layer.v_dim, heads, each, streams, strides=made.strides)
             current = self.contiguous(permuted, layer.v_dim * heads, tokens)
         graph.expand(current)
@@ -231,6 +251,8 @@ class Blocks:
 
     def feed_forward(self, tensor: Tensor, width: int, form: str, out: int = 0) -> Tensor:
         """Gate and up and their product ("gated"), up alone ("plain") or both in one ("fused")."""
+        if form == "gated" and not self.shape.joint_gates:
+            form = "product"
         if form == "plain":
             inner = self.matmul(tensor, width)
         elif form == "fused":
@@ -279,7 +301,7 @@ class Blocks:
             return self.through_experts(tensor, width, chosen, scaled=scaled)
         up = self.through_experts(tensor, width, chosen, scaled=scaled)
         gate = self.through_experts(tensor, width, chosen, scaled=scaled)
-        if clamped:
+        if clamped or not self.shape.joint_gates:
             return graph.like(graph.like(gate), graph.like(up))
         return graph.new(up.shape, (gate, up))
 
@@ -304,6 +326,7 @@ class Blocks:
         graph, experts = self.graph, self.shape.experts
         tokens = tensor.shape[2]
         made = graph.new((width, experts.used, tokens), (tensor, chosen))
+        made.weight, made.expert = width * tensor.shape[0] * experts.count, True
         if not scaled:
             return made
         scales = graph.new((1, experts.count, tokens), (graph.view(graph.outside(1), 1),))

@@ -27,8 +27,10 @@ def compressed_graph(shape: Shape) -> Graph:
     graph.expand(blocks.mask(shape.layers[0]))
     streams = graph.new((hidden, _STREAMS, tokens), (graph.view(embedding, hidden, 1, tokens),))
     for layer in shape.layers:
+        graph.layer = layer.index
         if layer.compressed is not None:
             streams = _Compressing(blocks, layer, layer.compressed).layer(streams)
+    graph.layer = shape.layer_count
     streams.kept = True
     flat = blocks.chosen_rows(graph.view(streams, hidden * _STREAMS, tokens))
     chosen = graph.view(flat, hidden, _STREAMS, shape.outputs)

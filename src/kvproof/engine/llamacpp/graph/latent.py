@@ -75,6 +75,7 @@ def _absorbed_query(blocks: Blocks, layer: Layer, latent: Latent, query: Tensor)
     plain = _part(blocks, shaped, latent.nope, heads, whole)
     turned = graph.view(plain, latent.nope, tokens, heads, strides=plain.strides)
     absorbed = graph.new((latent.rank, tokens, heads), (turned,))
+    absorbed.weight = latent.nope * latent.rank * heads
     back = graph.view(absorbed, latent.rank, heads, tokens, strides=absorbed.strides)
     rotary = _rotated(blocks, _part(blocks, shaped, latent.rope, heads, whole))
     return graph.new((latent.rank + latent.rope, heads, tokens), (back, rotary))
@@ -119,30 +120,39 @@ def _attend(blocks: Blocks, layer: Layer, latent: Latent, query: Tensor, mask: T
     each = shape.tokens // streams
     split = graph.view(query, query.shape[0], heads, each, streams, strides=query.strides)
     turned = graph.view(split, query.shape[0], each, heads, streams, strides=query.strides)
-    cache = graph.view(graph.outside(1), 1)
+    numbers = (latent.rank + latent.rope) * cells * streams
+    keys, values = (blocks.cached(shape.k, numbers) for _ in "kv")
     if shape.flash:
-        reads = [turned]
+        reads = [turned, keys, values]
         if shape.k == "f32":
-            reads += [
+            reads[1:] = [
                 graph.new((width, cells, 1, streams), (cache,), element=_F16)
-                for width in (query.shape[0], latent.rank)
+                for width, cache in ((query.shape[0], keys), (latent.rank, values))
             ]
         made = graph.new((latent.rank, heads, each, streams), (*reads, mask))
         permuted = graph.view(made, latent.rank, each, heads, streams, strides=made.strides)
-        down = graph.new((latent.value, each, heads, streams), (permuted,))
+        down = _lifted(blocks, latent, permuted)
         back = graph.view(down, latent.value, heads, each, streams, strides=down.strides)
         whole = blocks.contiguous(back)
         current = graph.view(whole, latent.value * heads, shape.tokens)
     else:
         rows = shape.k_bytes(cells) * latent.rank
-        value = graph.new((rows, 1, 1, streams), (cache,), element=1)
-        soft = graph.like(graph.new((cells, each, heads, streams), (turned,)), mask)
+        value = graph.new((rows, 1, 1, streams), (values,), element=1)
+        soft = graph.like(graph.new((cells, each, heads, streams), (keys, turned)), mask)
         made = graph.new((latent.rank, each, heads, streams), (value, soft))
-        down = graph.new((latent.value, each, heads, streams), (made,))
+        down = _lifted(blocks, latent, made)
         permuted = graph.view(down, latent.value, heads, each, streams, strides=down.strides)
         current = blocks.contiguous(permuted, latent.value * heads, shape.tokens)
     graph.expand(current)
     return current
+
+
+def _lifted(blocks: Blocks, latent: Latent, attended: Tensor) -> Tensor:
+    """From the latent's space to the values of every head."""
+    _, each, heads, streams = attended.shape
+    made = blocks.graph.new((latent.value, each, heads, streams), (attended,))
+    made.weight = latent.rank * latent.value * heads
+    return made
 
 
 def _index_keys(blocks: Blocks, latent: Latent, normed: Tensor) -> None:
@@ -170,7 +180,8 @@ def _chosen_cells(blocks: Blocks, latent: Latent, normed: Tensor, low: Tensor) -
     scaled = graph.like(graph.view(weights, heads, each, 1, streams))
     cells = shape.cells
     mask = blocks.input("index mask", cells, each, 1, streams, element=_F16)
-    scores = graph.new((cells, each, 1, streams), (split, scaled, mask))
+    keys = blocks.cached(shape.k, dim * cells * streams)
+    scores = graph.new((cells, each, 1, streams), (split, keys, scaled, mask))
     count = min(latent.index_top, cells)
     best = graph.new((count, each, 1, streams), (scores,), element=_I32)
     return graph.new(best.shape, (best,), element=_I32)

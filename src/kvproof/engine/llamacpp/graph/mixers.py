@@ -6,6 +6,8 @@ and llama-graph.cpp (build_rs), b11549.
 
 from __future__ import annotations
 
+import math
+
 from kvproof.engine.llamacpp.graph.blocks import Blocks
 from kvproof.engine.llamacpp.graph.shape import Mixer
 from kvproof.engine.llamacpp.graph.tensors import Tensor
@@ -32,17 +34,24 @@ def _rows(blocks: Blocks) -> Tensor:
     return blocks.input("states", blocks.shape.sequences)
 
 
+def _kept(blocks: Blocks, numbers: int) -> Tensor:
+    """The states of all sequences, `numbers` each, where they are kept."""
+    return blocks.graph.view(blocks.graph.outside(1), numbers * blocks.shape.sequences)
+
+
 def state(blocks: Blocks, *shape: int) -> Tensor:
     """The sequences' states, copied out of the cache at once."""
-    read = blocks.graph.new((*shape, blocks.shape.sequences), (_rows(blocks),))
+    read = blocks.graph.new(
+        (*shape, blocks.shape.sequences), (_kept(blocks, math.prod(shape)), _rows(blocks))
+    )
     blocks.graph.expand(read)
     return read
 
 
-def stored(blocks: Blocks, source: Tensor, planes: int = 1) -> None:
-    """Copy a part of `source` back into the cache, once for every state that is kept."""
+def stored(blocks: Blocks, source: Tensor, planes: int = 1, numbers: int = 1) -> None:
+    """Copy `numbers` of each sequence's part of `source` back into the cache, for every plane."""
     for _ in range(planes):
-        part = blocks.graph.view(source, 1)
+        part = blocks.graph.view(source, numbers * blocks.shape.sequences)
         blocks.graph.expand(blocks.graph.view(blocks.graph.outside(1), 1, more=(part,)))
 
 
@@ -56,9 +65,13 @@ def convolved(blocks: Blocks, mixer: Mixer, before: Tensor, entering: Tensor) ->
     graph, each = blocks.graph, blocks.shape.tokens // blocks.shape.sequences
     sequences, channels = blocks.shape.sequences, mixer.channels
     length = mixer.kernel - 1 + each
-    whole = graph.new((length, channels, sequences), (graph.view(before, 1), entering))
-    stored(blocks, whole, min(each, mixer.planes))
-    return graph.new((channels, each, sequences), (whole,))
+    whole = graph.new((length, channels, sequences), (
+        graph.view(before, (mixer.kernel - 1) * channels * sequences), entering
+    ))  # fmt: skip
+    stored(blocks, whole, min(each, mixer.planes), (mixer.kernel - 1) * channels)
+    made = graph.new((channels, each, sequences), (whole,))
+    made.weight, made.scales = mixer.kernel * channels, True
+    return made
 
 
 def _scan(blocks: Blocks, scanned: Tensor, elements: int) -> None:
@@ -66,10 +79,10 @@ def _scan(blocks: Blocks, scanned: Tensor, elements: int) -> None:
     others = blocks.shape.sequences - 1
     blocks.graph.expand(scanned)
     if others:
-        rest = blocks.graph.new((elements, others), (_rows(blocks),))
+        rest = blocks.graph.new((elements, others), (_kept(blocks, elements), _rows(blocks)))
         blocks.graph.expand(rest)
-        stored(blocks, rest)
-    stored(blocks, scanned)
+        stored(blocks, rest, numbers=elements * others // blocks.shape.sequences)
+    stored(blocks, scanned, numbers=elements)
 
 
 def _mamba2(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
@@ -86,7 +99,7 @@ def _mamba2(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     parts = [_split(blocks, signal, size, mixer.groups, each, sequences) for _ in "BC"]
     scanned = graph.new(
         (inner * shape.tokens + mixer.planes * inner * size * sequences,),
-        (values, steps, *parts, _rows(blocks)),
+        (_kept(blocks, inner * size), values, steps, *parts, _rows(blocks)),
     )
     _scan(blocks, scanned, inner * size)
     gate = blocks.contiguous(_split(blocks, whole, width, heads, each, sequences),
@@ -117,7 +130,13 @@ def _mamba(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
         pair = [graph.new(part.shape, (part,), reuses=True) for part in pair]
     scanned = graph.new(
         (inner * shape.tokens + inner * size * sequences,),
-        (graph.view(signal, 1, inner, each, sequences), steps, *pair, _rows(blocks)),
+        (
+            _kept(blocks, inner * size),
+            graph.view(signal, 1, inner, each, sequences),
+            steps,
+            *pair,
+            _rows(blocks),
+        ),
     )
     _scan(blocks, scanned, inner * size)
     gate = blocks.contiguous(_split(blocks, both, inner, each, sequences), inner, each, sequences)
@@ -152,7 +171,7 @@ def _mamba_heads(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     views = [graph.view(part, size, 1, each, sequences) for part in pair]
     scanned = graph.new(
         (inner * shape.tokens + inner * size * sequences,),
-        (by_head, blocks.matmul(steps, heads), *views, _rows(blocks)),
+        (_kept(blocks, inner * size), by_head, blocks.matmul(steps, heads), *views, _rows(blocks)),
     )
     _scan(blocks, scanned, inner * size)
     gate = blocks.contiguous(_split(blocks, whole, width, heads, each, sequences))
@@ -185,7 +204,8 @@ def _lightning(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     kept = graph.new(states, (before, graph.view(fading, 1, 1, heads)))
     later = graph.new(by_token, (key, _decay(blocks, "keys", 1, heads, each, sequences)))
     flipped = blocks.contiguous(_split(blocks, later, each, dim, heads, sequences))
-    stored(blocks, graph.like(kept, graph.new(states, (flipped, upright))))
+    later_state = graph.like(kept, graph.new(states, (flipped, upright)))
+    stored(blocks, later_state, numbers=dim * dim * heads)
     gate = graph.like(blocks.matmul(entering, heads * dim))
     back = blocks.contiguous(_split(blocks, total, *by_token))
     flat = graph.view(back, heads * dim, each, 1, sequences)
@@ -229,8 +249,9 @@ def _delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     values = _split(blocks, signal, value, heads, each, sequences)
     decay, strength = _delta_gates(blocks, mixer, normed)
     numbers = heads * value * (shape.tokens + mixer.planes * key * sequences)
-    made = graph.new((numbers,), (query, keys, values, decay, strength, graph.view(held, 1)))
-    graph.expand(graph.view(graph.outside(1), 1, more=(graph.view(made, 1),)))
+    inside = graph.view(held, heads * key * value * sequences)
+    made = graph.new((numbers,), (query, keys, values, decay, strength, inside))
+    stored(blocks, made, numbers=heads * key * value)
     out = graph.view(made, value, heads, each, sequences)
     even = graph.new(out.shape, (out,), reuses=True)
     gate = graph.view(blocks.matmul(normed, heads * value), value, heads, each, sequences)
@@ -296,8 +317,8 @@ def _kimi_delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     strength = graph.new(strength.shape, (strength,), reuses=True)
     numbers = wide * (shape.tokens + mixer.planes * dim * sequences)
     made = graph.new((numbers,), (*parts, graph.view(decay, *by_head), strength,
-                                  graph.view(held, 1)))  # fmt: skip
-    graph.expand(graph.view(graph.outside(1), 1, more=(graph.view(made, 1),)))
+                                  graph.view(held, wide * dim * sequences)))  # fmt: skip
+    stored(blocks, made, numbers=wide * dim)
     out = blocks.contiguous(graph.view(made, *by_head), *by_head)
     even = graph.new((dim, heads, shape.tokens), (graph.view(out, dim, heads, shape.tokens),),
                      reuses=True)  # fmt: skip
@@ -313,8 +334,10 @@ def _kept_columns(blocks: Blocks, mixer: Mixer, before: Tensor, normed: Tensor) 
     entering = graph.view(blocks.matmul(normed, wide), wide, each, sequences)
     columns = graph.view(entering, each, wide, sequences)
     width = mixer.kernel - 1 + each
-    whole = graph.new((width, wide, sequences), (graph.view(before, 1), columns))
-    stored(blocks, whole, min(each, mixer.planes))
+    whole = graph.new((width, wide, sequences), (
+        graph.view(before, (mixer.kernel - 1) * wide * sequences), columns
+    ))  # fmt: skip
+    stored(blocks, whole, min(each, mixer.planes), (mixer.kernel - 1) * wide)
     return whole
 
 

@@ -24,7 +24,8 @@ def plain_graph(shape: Shape) -> Graph:
     skip = stream if shape.recipe.skips else None
     per_layer = layer_inputs(blocks, stream, rows) if rows else None
     for layer in shape.layers:
-        last = layer is shape.layers[-1] and shape.recipe.rows == "last layer" and shape.selects
+        blocks.graph.layer = layer.index
+        last = layer is shape.layers[-1] and shape.recipe.rows == "last layer"
         stream = _layer(blocks, layer, stream, skip, last=last)
         if per_layer is not None:
             stream = _with_input(blocks, stream, per_layer, last=last)
@@ -34,6 +35,7 @@ def plain_graph(shape: Shape) -> Graph:
 
 def ending(blocks: Blocks, stream: Tensor) -> None:
     """The last norm and the logits of the tokens that have an output."""
+    blocks.graph.layer = blocks.shape.layer_count
     recipe, outputs = blocks.shape.recipe, blocks.shape.outputs
     if recipe.rows == "before norm":
         stream.kept = True
@@ -55,8 +57,7 @@ def embedded(blocks: Blocks) -> Tensor:
     shape, recipe = blocks.shape, blocks.shape.recipe
     stream = blocks.embedding()
     if recipe.learned_positions:
-        rows = blocks.graph.new((shape.hidden, shape.tokens), (blocks.positions(),))
-        stream = blocks.add(stream, rows)
+        stream = blocks.add(stream, blocks.looked_up(shape.hidden, blocks.positions()))
     if recipe.scaled_rows and shape.inputs == "mixed":
         stream = blocks.add(stream, blocks.graph.input(shape.tokens))
     return blocks.norm(stream) if recipe.embedding_norm else stream
@@ -66,7 +67,7 @@ def layer_rows(blocks: Blocks) -> Tensor:
     """Rows of the table that holds what every layer adds for a token."""
     graph, shape = blocks.graph, blocks.shape
     width = shape.layer_width * shape.layer_count
-    rows = graph.new((width, shape.tokens), (graph.input(shape.tokens),))
+    rows = blocks.looked_up(width, graph.input(shape.tokens))
     graph.expand(rows)
     return rows
 

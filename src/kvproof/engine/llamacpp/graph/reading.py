@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from kvproof.engine.llamacpp.context import Context, expands_latents, pad
 from kvproof.engine.llamacpp.facts import fact, facts_by_layer
 from kvproof.engine.llamacpp.graph.recipes import Recipe, Routing, recipe_of
+from kvproof.engine.llamacpp.graph.schedule import Where
 from kvproof.engine.llamacpp.graph.shape import (
     Blockwise,
     Compressed,
@@ -41,8 +43,10 @@ _LEADING, _PERIOD, _ROUNDS = 6, 13, 2
 _QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
 
 
-def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape | None:
-    """The graph's shape on one device, None for an architecture whose graph is not known.
+def shape_of(model: Model, context: Context, *, where: Where | None = None) -> Shape | None:
+    """The graph's shape, None for an architecture whose graph is not known.
+
+    `where`: the devices of its layers, None for one.
 
     A file that lacks a size which its graph divides by has none either: llama.cpp does not load it.
     """
@@ -57,13 +61,13 @@ def shape_of(model: Model, context: Context, *, on_gpu: bool = False) -> Shape |
         recipe=recipe,
         hidden=model.hidden_size,
         vocabulary=model.vocab_size,
-        layers=_distinct(layers),
+        layers=_by_device(layers, where),
         experts=_experts(model, recipe.routing),
         inputs="either" if recipe.compressed else context.build.inputs,
         indexed_rows=context.build.indexed_rows,
         half_masks=context.build.half_masks,
-        selects=context.build.selects_always or context.outputs < tokens,
-        on_gpu=on_gpu,
+        rotates=context.build.rotates,
+        joint_gates=context.build.joint_gates,
         tokens=tokens,
         outputs=context.outputs,
         sequences=context.sequences,
@@ -161,6 +165,15 @@ def _fused_width(model: Model, recipe: Recipe, layer: Layer) -> int:
         heads = layer.kv_heads * (layer.k_dim + layer.v_dim) if recipe.fused_hidden == 1 else 0
         return recipe.fused_hidden * model.hidden_size + heads
     return layer.heads * layer.k_dim + layer.kv_heads * (layer.k_dim + layer.v_dim)
+
+
+def _by_device(layers: tuple[Layer, ...], where: Where | None) -> tuple[Layer, ...]:
+    """The layers without repetitions, runs on the same devices each for themselves."""
+    marks = [(0,) if where is None else where.mark(layer.index) for layer in layers]
+    runs = itertools.groupby(range(len(layers)), key=lambda place: marks[place])
+    return tuple(
+        layer for _, places in runs for layer in _distinct(tuple(layers[i] for i in places))
+    )
 
 
 def _distinct(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:

@@ -134,8 +134,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """A model and the batch whose graph llama.cpp reserves memory for.
 
-    `inputs`: ways into the graph, by build. `on_gpu`: the token table stays on the host, whose
-    rows and inputs are copied to the GPU.
+    `inputs`: ways into the graph, by build.
     """
 
     recipe: Recipe
@@ -146,8 +145,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     inputs: str
     indexed_rows: bool
     half_masks: bool
-    selects: bool
-    on_gpu: bool
+    rotates: bool
+    joint_gates: bool
     tokens: int
     outputs: int
     sequences: int
@@ -179,6 +178,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     def rotation(self, layer: Layer) -> tuple[int, int]:
         """Sizes of the matrices that turn keys and values before they are quantized, 0 for none."""
         key = value = 0
+        if not self.rotates:
+            return key, value
         if self.k in _QUANTIZED and layer.k_dim % _ROTATED == 0:
             key = _ROTATED
             while layer.k_dim % (2 * key) == 0:

@@ -16,12 +16,15 @@ class Tensor:
     """One tensor: `shape` of four dimensions, `strides` in bytes, what it is computed from.
 
     `base` is the tensor whose memory a view shows. `outside`: memory that the graph does not own
-    (a cache).
+    (a cache). `layer`: which one it belongs to, -1 before the first. `weight`: elements of the
+    weight it reads, of experts with `expert`; `looks_up`: rows of a table; `normed`: a norm,
+    `scales`: the weight of one. `device`: where it is computed; `waits`: it only keeps a source.
     """
 
     __slots__ = (
-        "base", "children", "held", "kept", "outside", "place", "reuses", "seen", "shape", "size",
-        "sources", "strides", "views",
+        "base", "children", "device", "expert", "held", "kept", "layer", "looks_up", "normed",
+        "outside", "place", "reuses", "scales", "seen", "shape", "size", "sources", "strides",
+        "views", "waits", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -30,8 +33,17 @@ class Tensor:
         self.shape, self.strides, self.sources, self.size = shape, strides, sources, size
         self.base: Tensor | None = None
         self.reuses = self.outside = self.seen = self.kept = False
-        self.children = self.views = self.place = 0
-        self.held = False
+        self.children = self.views = self.place = self.weight = 0
+        self.held = self.expert = self.looks_up = self.normed = self.scales = self.waits = False
+        self.device: int | None = None
+        self.layer = -1
+
+    @property
+    def shown(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        return self.strides[0] + sum(
+            (count - 1) * stride for count, stride in zip(self.shape, self.strides, strict=True)
+        )
 
 
 def strides_of(shape: Layout, element: int) -> Layout:
@@ -52,6 +64,7 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[Tensor] = []
         self.leaves: list[Tensor] = []
+        self.layer = -1
 
     def input(self, *shape: int, element: int = _F32) -> Tensor:
         """A tensor that is filled before the graph runs."""
@@ -65,7 +78,7 @@ class Graph:
         dims = _four(shape)
         size = dims[0] * dims[1] * dims[2] * dims[3] * element
         made = Tensor(dims, strides_of(dims, element), tuple(sources), size=size)
-        made.reuses = reuses
+        made.reuses, made.layer = reuses, self.layer
         return made
 
     def outside(self, *shape: int, element: int = _F32) -> Tensor:
@@ -82,7 +95,7 @@ class Graph:
         dims = _four(shape)
         element = source.strides[0]
         made = Tensor(dims, strides or strides_of(dims, element), (source, *more), size=0)
-        made.base = source.base or source
+        made.base, made.layer = source.base or source, self.layer
         return made
 
     def like(self, source: Tensor, *more: Tensor, reuses: bool = True) -> Tensor:

@@ -23,6 +23,7 @@ def wkv_graph(shape: Shape) -> Graph:
         stream = blocks.norm(stream)
     first: list[Tensor] = []
     for layer in shape.layers:
+        blocks.graph.layer = layer.index
         if layer.wkv is not None:
             last = layer is shape.layers[-1]
             stream = _Wkv(blocks, layer, layer.wkv, first).layer(stream, last=last)
