@@ -30,14 +30,28 @@ DROPPED = re.compile(
     r"|^diversity|^encoder_no|^cross_attention_hidden|^attention_dropout|time_step|^mamba_dt"
     r"|multiplier|^router_(jitter|z)|^scoring_func|^topk_method|^n_group$|^topk_group$|beta_)"
 )
-KEPT = {"pad_token_id_none"}
+KEPT = {"pad_token_id_none", "rope_local_base_freq"}
+ROTARY = ("rope_parameters", "rope_scaling")
+ROTARY_KEPT = {
+    "type", "rope_type", "factor", "original_max_position_embeddings", "partial_rotary_factor",
+    "mrope_section", "full_attention", "sliding_attention",
+}  # fmt: skip
+"""What tables of cosines go by: their kind, length and width."""
 
 
 def slim(value: object) -> object:
     """The config without what nothing here reads."""
-    if isinstance(value, dict):
-        return {k: slim(v) for k, v in value.items() if k in KEPT or not DROPPED.search(k)}
-    return value
+    if not isinstance(value, dict):
+        return value
+    kept = {k: slim(v) for k, v in value.items() if k in KEPT or not DROPPED.search(k)}
+    return kept | {k: rotary(value[k]) for k in ROTARY if isinstance(value.get(k), dict)}
+
+
+def rotary(section: dict) -> dict:
+    """A rotary section, or one for each kind of layer."""
+    return {
+        k: rotary(v) if isinstance(v, dict) else v for k, v in section.items() if k in ROTARY_KEPT
+    }
 
 
 def collapse(names: list[str], layers: int) -> list[str]:

@@ -24,14 +24,10 @@ from kvproof.observe.deploy import by_memory
 GIB = 2**30
 
 SAME_SHAPE = {
-    "Qwen/Qwen3.6-27B-FP8": "Qwen/Qwen3.5-27B",
     "Qwen3.8-27B 4-bit": "Qwen/Qwen3.8-27B",
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": "Qwen/Qwen2.5-14B",
     "RedHatAI/DeepSeek-R1-Distill-Qwen-1.5B-quantized.w8a8": "Qwen/Qwen2.5-1.5B",
     "Qwen/Qwen2.5-Math-1.5B": "Qwen/Qwen2.5-1.5B",
     "Qwen/Qwen2.5-0.5B(-Instruct)": "Qwen/Qwen2.5-0.5B",
-    "GLM-4.7-NVFP4": "zai-org/GLM-4.7",
-    "chankhavu/Nemotron-Cascade-2-30B-A3B-NVFP4": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
     "XiaomiMiMo/MiMo-V2.6-Flash-MOPD": "XiaomiMiMo/MiMo-V2-Flash",
     "zai-org/GLM-5.2/5.3-class": "zai-org/GLM-5.2",
     "gemma-4-31B class": "google/gemma-4-31B",
@@ -45,12 +41,21 @@ SAME_SHAPE = {
     "Phi-3-medium/Phi-4 4-bit class": "microsoft/phi-4",
     "lightonai/LightOnOCR-2-1B": "Qwen/Qwen3-0.6B",
     "Llama-3.1-8B/Mistral-7B class": "meta-llama/Meta-Llama-3.1-8B",
-    "RedHatAI/Qwen3-Coder-Next-FP8-dynamic": "Qwen/Qwen3-Next-80B-A3B-Thinking",
 }
 """Models of the logs that share another model's shapes (their weights may be stored otherwise)."""
 
+EQUAL = {
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": "Qwen/Qwen2.5-14B",
+    "GLM-4.7-NVFP4": "nvidia/GLM-4.7-NVFP4",
+    "chankhavu/Nemotron-Cascade-2-30B-A3B-NVFP4": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4",
+    "RedHatAI/Qwen3-Coder-Next-FP8-dynamic": "RedHatAI/Qwen3-Next-80B-A3B-Instruct-FP8-dynamic",
+    "Qwen/Qwen3.6-27B-FP8": "Qwen/Qwen3.5-27B-FP8",
+}
+"""Models of the logs whose shapes and storage are those of another that kvproof knows: the weights
+that they print are met to 0.3 %."""
+
 _GPUS = (
-    ("h100", "H100-80GB"), ("h200", "H200"), ("b300", "B300"), ("b200", "B200"),
+    ("h100-class 94", "H100-NVL-94GB"), ("h100", "H100-80GB"), ("h200", "H200"), ("b300", "B300"), ("b200", "B200"),
     ("rtx pro 6000", "RTX-PRO-6000"), ("gb10", "GB10"), ("5090 laptop", None),
     ("5090", "RTX-5090"), ("3090", "RTX-3090"), ("4090", "RTX-4090"), ("5080", "RTX-5080"),
     ("5060", "RTX-5060-Ti-16GB"), ("t4", "T4"), ("a100 80", "A100-80GB"), ("a100", "A100-40GB"),
@@ -102,7 +107,9 @@ class Point:
     def model(self) -> Model | None:
         """The model, None when the catalogue has neither it nor one of its shape."""
         try:
-            return kvproof.load_model(SAME_SHAPE.get(self.name, self.name), offline=True)
+            return kvproof.load_model(
+                SAME_SHAPE.get(self.name) or EQUAL.get(self.name, self.name), offline=True
+            )
         except KvproofError:
             return None
 

@@ -13,13 +13,15 @@ _KEPT_ROLES = ("head", "embedding", "router", *ENCODER_ROLES)
 _ASKED_BITS = (
     (("mxfp4",), 4 + 8 / 32),
     (("fp4",), 4 + 8 / 16),
-    (("awq", "gptq", "int4", "w4a16", "w4afp8", "auto_round", "bitsandbytes"), 4 + 32 / 128),
+    (("bitsandbytes",), 4 + 32 / 64),
+    (("awq", "gptq", "int4", "w4a16", "w4afp8", "auto_round"), 4 + 32 / 128),
     (("fp8", "w8a8", "int8", "modelopt", "fbgemm"), 8.0),
 )
 """Bits a weight by a part of the flag's name, first match: a number's, and its share of the scale.
 
 Groups and scales are those of model/quantization.py: MXFP4's 8 bits for 32 weights, NVFP4's for
-16, and a scale and a zero point of 16 bits each for 128 of the integer formats.
+16, bitsandbytes' an f32 for 64 (bitsandbytes_loader.py, dequantize_dq), and a scale and a zero
+point of 16 bits each for 128 of the integer formats.
 """
 
 

@@ -7,7 +7,7 @@ deals whole experts), layers/attention/mla_attention.py (the absorbed copy of kv
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -15,9 +15,18 @@ from kvproof.engine.rank_weights import COPIED_ROLES, loaded_bytes
 from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.layers import stage_layers
+from kvproof.engine.vllm.pieces import (
+    Piece,
+    bytes_without_zeros,
+    piece_of,
+    symmetric_gptq,
+    tensor_sizes,
+)
 from kvproof.engine.vllm.pooled import group_size
-from kvproof.engine.vllm.rocm import held_beyond
-from kvproof.engine.vllm.settings import Settings, keeps_latent
+from kvproof.engine.vllm.rocm import counts_device, held_beyond, pad_bytes
+from kvproof.engine.vllm.rotary import rotary_bytes
+from kvproof.engine.vllm.settings import Settings, is_sparse, keeps_latent
+from kvproof.engine.vllm.torch_blocks import block_bytes
 from kvproof.errors import ModelError
 from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot
 from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
@@ -30,10 +39,15 @@ _COPIED_NAMES = (
     "q_a_proj", "kv_a_proj", "indexer", "compressor", "q_a_norm", "kv_norm", "scale", "hc_", "_hc.",
     "hyper_connection",
 )  # fmt: skip
+_DEEP_VISION = "qwen3_vl"
+"""Classes that keep a buffer of image features for each of the first layers."""
 _HOST_NAMES = ("ngram_embedding",)
 """Tables that stay in the host's memory by default (config/engram.py, cpu_offload)."""
 _FP4_ROLES = ("expert", "mlp", "shared_expert")
 """What --quantization of a four-bit float covers; the other schemes cover all linear layers."""
+_SPLIT_LIMIT = (0, 21, 0)
+"""From this release on blocks are not cut while loading (vLLM pull request 41268)."""
+_HALVES_SINCE = (0, 8, 0)
 _MXFP4_HIDDEN, _MXFP4_WIDTH = 256, 128
 _PLAIN_WIDTH = 128
 
@@ -49,7 +63,7 @@ class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
     buffers: int = 0
     """Buffers of a whole batch that the model's class allocates with its weights."""
     remainders: int = 0
-    """What ROCm's allocator holds beyond the tensors: padding, ends of blocks, pieces."""
+    """What the allocator holds beyond the tensors: ends of blocks; on ROCm padding and pieces."""
 
     @property
     def total(self) -> int:
@@ -88,13 +102,42 @@ def rank_weights(
         decoder=round(decoder),
         encoders=encoders,
         absorbed=_absorbed(model, settings),
-        tables=_rotary(model, settings),
+        tables=sum(rotary_bytes(model, settings)),
         buffers=_batch_buffers(model, settings),
     )
-    if settings.platform != "rocm":
-        return found
-    remainders = held_beyond(model, settings, found.total)
+    if counts_device(settings):
+        remainders = held_beyond(model, settings, found.total)
+    else:
+        remainders = _block_ends(model, settings, own, scale) + pad_bytes(model, settings)
     return msgspec.structs.replace(found, remainders=remainders)
+
+
+def _block_ends(model: Model, settings: Settings, parts: list[range], scale: float) -> int:
+    """What torch's blocks hold beyond the tensors of the stage that holds most."""
+    pieces = [
+        piece_of(model, group, _rank_bytes(model, settings, group) * scale)
+        for group in model.tensors
+        if not any(name in group.name for name in _HOST_NAMES)
+    ]
+    limited = settings.rules.version >= _SPLIT_LIMIT
+    ends = 0
+    for part in parts:
+        sizes = tensor_sizes(_in_stage(pieces, part), part)
+        sizes += rotary_bytes(model, settings)
+        ends = max(ends, block_bytes(sizes, limited=limited) - sum(sizes))
+    return ends
+
+
+def _in_stage(pieces: list[Piece], part: range) -> list[Piece]:
+    """Those that stand in layers, and the others at the ends of the model."""
+    return pieces if part.start == 0 else [piece for piece in pieces if piece.layers]
+
+
+def _rank_bytes(model: Model, settings: Settings, group: TensorGroup) -> float:
+    """Bytes of a group on one rank that holds all layers."""
+    if group.role in ENCODER_ROLES:
+        return _encoder_bytes(model, settings, group)
+    return _kept_bytes(model, settings, group) * _share(model, settings, group)
 
 
 def _stored_scale(model: Model) -> float:
@@ -123,7 +166,7 @@ def _stage_bytes(model: Model, settings: Settings, part: range) -> tuple[float, 
     for group in model.tensors:
         if group.role in ENCODER_ROLES or any(name in group.name for name in _HOST_NAMES):
             continue
-        size = _kept_bytes(model, settings, group) * _share(model, settings, group)
+        size = _rank_bytes(model, settings, group)
         if group.layers:
             layers += size * sum(layer in part for layer in group.layers) / len(group.layers)
         elif group.role == "embedding":
@@ -138,7 +181,20 @@ def _kept_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
     asked = str(settings.flags.get("quantization") or "")
     if "fp4" in asked.lower() and group.role not in _FP4_ROLES:
         return stored_bytes(model, group)
+    if group.fp32 and group.role == "router" and _plain_router(model, settings):
+        return stored_bytes(model, group) // 2
+    if symmetric_gptq(model) and settings.platform == "cuda":
+        return bytes_without_zeros(model, group)
     return loaded_bytes(model, group, asked)
+
+
+def _plain_router(model: Model, settings: Settings) -> bool:
+    """Whether routers that the checkpoint's class keeps in f32 are held in 16 bits.
+
+    So 0.32's classes and the starts of DeepSeek-V3.2 (srv-6c8dcf5f); those of DeepSeek-R1 and
+    Kimi-K2.5 from 0.11.2 on print as much more as f32 takes.
+    """
+    return is_sparse(model) or settings.rules.version >= (0, 32, 0)
 
 
 def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
@@ -201,23 +257,38 @@ def _encoder_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
 
 
 def _absorbed(model: Model, settings: Settings) -> int:
-    """Latent attention keeps kv_b_proj and, in 16 bits, its absorbed halves."""
+    """Latent attention keeps kv_b_proj and, in 16 bits, its absorbed halves.
+
+    Before 0.8 they are multiplied into the queries' projection and the output's, which are kept
+    too (attention/backends/mla/utils.py of 0.7.2; vLLM pull request 13109 prints what that takes).
+    """
     if not keeps_latent(model, settings):
         return 0
     total = 0
+    query = int(model.text_config.get("q_lora_rank") or model.hidden_size)
     for slot in model.slots:
         if isinstance(slot, LatentSlot) and slot.heads:
             heads = max(1, slot.heads // settings.ranks)
-            total += heads * (slot.nope_dim + slot.value_dim) * slot.latent_dim * 2
+            wide = slot.nope_dim + slot.value_dim
+            if settings.rules.version < _HALVES_SINCE:
+                wide = query + model.hidden_size
+            total += heads * wide * slot.latent_dim * 2
     return total // settings.stages
 
 
 def _batch_buffers(model: Model, settings: Settings) -> int:
     """Rows for every token of a batch: the positions an indexer picks, the streams for MTP.
 
-    Source: models/deepseek_v4 and models/qwen4_exp (topk_indices_buffer, _mtp_hidden_buffer).
+    Source: models/deepseek_v4 and models/qwen4_exp (topk_indices_buffer, _mtp_hidden_buffer);
+    model_executor/models/qwen3_vl.py (deepstack_input_embeds), deepseek_v2.py.
     """
     config, tokens = model.text_config, settings.max_num_batched_tokens
+    if model.model_type.startswith(_DEEP_VISION) and not settings.flags.get("language_model_only"):
+        vision = model.config.get("vision_config")
+        levels = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
+        return tokens * model.hidden_size * 2 * len(levels or ())
+    if is_sparse(model) and not is_v4(model) and not model.model_type.startswith("qwen4_exp"):
+        return tokens * int(config.get("index_topk") or 0) * 4
     if is_v4(model):
         streams = int(config.get("hc_mult") or 1) * model.hidden_size * 2
         return tokens * (streams + int(config.get("index_topk") or 0) * 4)
@@ -227,13 +298,3 @@ def _batch_buffers(model: Model, settings: Settings) -> int:
         streams = int(config.get("hc_count") or 1) * model.hidden_size * 2
         return tokens * (layers * picked * 4 + (streams if settings.draft.layers else 0))
     return 0
-
-
-def _rotary(model: Model, settings: Settings) -> int:
-    """The table of cosines and sines: one row for every position of the model's context."""
-    if is_v4(model):  # in f32, one for windows and one for compressed entries
-        rope = int(model.text_config.get("qk_rope_head_dim") or 0)
-        return 2 * (model.context or settings.max_model_len) * rope * 4
-    dims = [s.k_dim for s in model.slots if isinstance(s, FullSlot)]
-    dims += [s.rope_dim for s in model.slots if isinstance(s, LatentSlot)]
-    return (model.context or settings.max_model_len) * max(dims, default=0) * 2

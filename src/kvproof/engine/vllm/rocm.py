@@ -1,7 +1,9 @@
-"""What loading weights leaves held on ROCm, where the engine counts all that the process uses.
+"""What loading weights leaves held on ROCm, where the engine counted all that the process uses.
 
-There the weights' figure is the device's used memory (platforms/rocm.py,
-get_current_memory_usage), so ends of blocks and pieces that the caching allocator keeps count.
+Up to 0.20 the weights' figure is the device's used memory there (platforms/rocm.py,
+get_current_memory_usage, since pull request 12624), so ends of blocks and pieces that the caching
+allocator keeps count. Later ones print what the allocator holds, as on CUDA: 0.32's source, and a
+public start of gemma-3-27b-it on MI300X of mid-2026 that prints 51.45 GiB, as CUDA does.
 """
 
 from __future__ import annotations
@@ -15,17 +17,28 @@ _ENDS = 0.013
 MI300X (log105, log233, srv-95cac1c3, srv-c6b429bc, srv-ea27031b, srv-d5245609, srv-560df7ea)."""
 _PAD = 256
 _UNPADDED = 512
+_ALLOCATED_SINCE = (0, 21, 0)
 _COPIED_BACK = (0, 28, 0)
 """From this release on, padded experts are copied back into their own storage."""
 
 
+def counts_device(settings: Settings) -> bool:
+    """Whether the release counts the device's used memory, not the allocator's."""
+    return settings.platform == "rocm" and settings.rules.version < _ALLOCATED_SINCE
+
+
+def pad_bytes(model: Model, settings: Settings) -> int:
+    """Bytes that rows of unquantized experts are padded by."""
+    return _expert_pads(model, settings, cut=False) if settings.platform == "rocm" else 0
+
+
 def held_beyond(model: Model, settings: Settings, weights: int) -> int:
     """Bytes held beyond the tensors of one rank's weights."""
-    pads = _expert_pads(model, settings)
+    pads = _expert_pads(model, settings, cut=True)
     return round((weights + pads) * _ENDS) + pads
 
 
-def _expert_pads(model: Model, settings: Settings) -> int:
+def _expert_pads(model: Model, settings: Settings, *, cut: bool) -> int:
     """What padding unquantized experts leaves: pads, and the old blocks that it cuts up.
 
     Rows of a multiple of 512 B get 256 more. The padded down-projection is cut from the block
@@ -44,7 +57,7 @@ def _expert_pads(model: Model, settings: Settings) -> int:
     down = experts * model.hidden_size
     old_up, new_up = up * model.hidden_size * 2, up * _padded(model.hidden_size * 2)
     old_down, new_down = down * inner * 2, down * _padded(inner * 2)
-    cuts = new_up > old_up and old_down < new_down <= old_up
+    cuts = cut and new_up > old_up and old_down < new_down <= old_up
     kept = old_up if cuts else new_down
     return len(layers) * (new_up + kept - old_up - old_down)
 
