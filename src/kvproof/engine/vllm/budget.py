@@ -192,7 +192,7 @@ def _weight_terms(weights: RankWeights, settings: Settings) -> list[Term]:
         ("absorbed latent projections", weights.absorbed, "halves of kv_b_proj in 16 bits"),
         ("rotary tables", weights.tables, "cosines and sines for the whole context"),
         ("buffers of a batch", weights.buffers, "picked positions, streams for drafts"),
-        ("held by the allocator", weights.remainders, "pads and ends of ROCm's blocks"),
+        ("held by the allocator", weights.remainders, "ends of torch's blocks; pads on ROCm"),
     )
     return [
         Term(name=name, value=size, unit="B", formula=f"{what}: {size:,} B", source=_WEIGHTS)
