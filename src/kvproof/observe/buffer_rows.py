@@ -7,8 +7,10 @@ import msgspec
 from kvproof.engine.base import Budget, Deployment, engine_module
 from kvproof.model.types import Model
 from kvproof.observe.compare import Comparison, compared
+from kvproof.observe.device_rows import device_rows
 from kvproof.observe.figures import Figure, Log
 from kvproof.observe.flat import caches
+from kvproof.observe.served import SERVER_CONTEXT
 
 # A term belongs to the first kind whose word its name holds; other names are no cache.
 _KINDS = (
@@ -27,8 +29,12 @@ _CELLS = 256
 
 
 def context_unknown(log: Log) -> bool:
-    """Whether an Ollama log states no context: the server's default depends on release and GPU."""
-    return log.program == "Ollama" and not any(name in log.flags for name in _CONTEXT_FLAGS)
+    """Whether an Ollama log states no context, of the runner or as the server's default: that
+    depends on release and GPU where it isn't set.
+    """
+    if log.program != "Ollama" or log.flags.get(SERVER_CONTEXT):
+        return False
+    return not any(name in log.flags for name in _CONTEXT_FLAGS)
 
 
 def context_note(log: Log, model: Model, deployment: Deployment) -> str | None:
@@ -122,6 +128,9 @@ def _compute(log: Log, model: Model, deployment: Deployment, budget: Budget) -> 
     llama-server reserves the logits of its sequences, the C API those of a whole batch; the log
     does not say which, so the nearer one is compared.
     """
+    by_device = device_rows(log, model, deployment)
+    if by_device is not None:
+        return by_device
     last: dict[str | None, Figure] = {f.device: f for f in log.all("compute_buffer")}
     devices = [f for name, f in last.items() if name and "host" not in name.lower()]
     if len(devices) != 1:

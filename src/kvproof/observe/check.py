@@ -107,12 +107,7 @@ def check(
     setup = _setup(read, gpu, described, warnings)
     if callable(overheads):
         overheads = _learned(overheads, described, setup)
-    rows: list[Comparison] = []
-    terms: tuple[Term, ...] = ()
-    if described is not None and setup is not None:
-        rows, terms = _rows(read, described, setup.deployment, overheads, warnings)
-        rows = [_by_rules(row, read, described, gpu) for row in rows]
-        warnings += _unstated(read, described, setup.deployment)
+    rows, terms = _predicted(read, described, setup, gpu, overheads, warnings)
     deployment = setup.deployment if setup is not None else None
     return Report(
         log=read,
@@ -128,6 +123,22 @@ def check(
         fits=fits(read),
         unread=unread,
     )
+
+
+def _predicted(
+    log: Log,
+    model: Model | None,
+    setup: Setup | None,
+    gpu: str | None,
+    overheads: Overheads | None,
+    warnings: list[str],
+) -> tuple[list[Comparison], tuple[Term, ...]]:
+    """Each figure compared, and the terms behind them; none without a model or a deployment."""
+    if model is None or setup is None:
+        return [], ()
+    rows, terms = _rows(log, model, setup.deployment, overheads, warnings)
+    warnings += _unstated(log, model, setup.deployment)
+    return [_by_rules(row, log, model, gpu) for row in rows], terms
 
 
 def _unstated(log: Log, model: Model, deployment: Deployment) -> list[str]:

@@ -14,6 +14,7 @@ from kvproof.observe.capped import token_cap
 from kvproof.observe.figures import Log
 from kvproof.observe.flat import caches
 from kvproof.observe.releases import engine_flags, planned_by, rule_sets
+from kvproof.observe.served import served
 from kvproof.units import GIB
 
 # Two GPUs whose memory differs by less are not told apart by what a log prints of it.
@@ -49,7 +50,7 @@ def setup_of(log: Log, gpu: str | None = None, release: str | None = None) -> Se
     elif not rule_sets(log.engine):
         assumptions.append(f"no {log.program} version is named: newest rules")
     name = gpu or _gpu_of(log, assumptions)
-    flags, dropped = _flags(engine, name, log)
+    flags, dropped = _flags(engine, name, log, served(log, assumptions))
     flags = {**flags, **engine_flags(log, engine.partition("@")[2])}
     free = _free_memory(log)
     if free is not None and "free_memory" not in flags:
@@ -161,11 +162,13 @@ def by_memory(total: float, vendor: str | None = None) -> list[Accelerator]:
     return sorted(near, key=lambda row: abs(row.memory_bytes - total))
 
 
-def _flags(engine: str, gpu: str | None, log: Log) -> tuple[dict[str, Any], dict[str, str]]:
-    """The flags that the engine's rules take; those they refuse by name, with the reason."""
+def _flags(
+    engine: str, gpu: str | None, log: Log, printed: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Of the flags `printed` those that the engine's rules take; those they refuse, and why."""
     renamed = _SETTLED.get(log.engine, {})
     wanted: dict[str, Any] = {}
-    for name, value in log.flags.items():
+    for name, value in printed.items():
         wanted.setdefault(renamed.get(name, name), value)
     if log.engine == "llamacpp" and _whole_windows(log):
         wanted.setdefault("swa_full", True)

@@ -123,11 +123,7 @@ def make_plan(
         rows=rows,
         crossover_tokens=_crossover(asked, contexts[0]),
         fits=budget.kv_bytes > 0 and not refusals and any(row.sequences for row in rows),
-        warnings=(
-            *_warnings(asked, contexts, capacity.max_model_len),
-            *_hardware_warnings(deployment),
-            *refusals,
-        ),
+        warnings=(*_warnings(asked, contexts, capacity.max_model_len), *refusals),
     )
 
 
@@ -283,7 +279,7 @@ def _warnings(asked: _Asked, contexts: tuple[int, ...], longest: int) -> tuple[s
         )
     if element_type(model.dtype).name == "f32" and deployment.engine.name not in _SAY_TYPES:
         out.append("the config asks for 32-bit weights; engines usually cast them to 16 bits")
-    return tuple(out)
+    return (*out, *_hardware_warnings(deployment))
 
 
 def _hardware_warnings(deployment: Deployment) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ _CONTEXT = "src/llama-context.cpp"
 _OLD = "llama.cpp"
 _OLLAMA = "ollama: llm/memory.go"
 _OLLAMA_ENGINE = "ollama: ml/device.go, llm/server.go"
+_SERVER = "ollama: server/routes.go (server config), envconfig/config.go"
 _QUOTED = "quoted"
 
 ROWS = (
@@ -21,6 +22,14 @@ ROWS = (
     Row("build      :", r"build +: b?{version:int}\b", "2025+", "tools/server"),
     Row("listening on", r"listening on .{1,60}?\(version {version:ver}\)", "ollama",
         "ollama: server/routes.go"),
+    Row("ollama_context_length:", r"OLLAMA_CONTEXT_LENGTH:{flag.ollama_context_length:int}",
+        "ollama", _SERVER),
+    Row("ollama_num_parallel:", r"OLLAMA_NUM_PARALLEL:{flag.ollama_num_parallel:int}", "ollama",
+        _SERVER),
+    Row("ollama_kv_cache_type:", r"OLLAMA_KV_CACHE_TYPE:{flag.ollama_kv_cache_type:word}",
+        "ollama", _SERVER),
+    Row("ollama_flash_attention:", r"OLLAMA_FLASH_ATTENTION:{flag.ollama_flash_attention:word}",
+        "ollama", _SERVER),
     Row("general.name", r"general\.name +(?:str +)?= {flag.model_name:text}$", "2023+",
         "src/llama-model.cpp"),
     Row("loaded meta data", r"loaded meta data with .{1,80}? from {model:word}", "2023+",
@@ -69,6 +78,9 @@ ROWS = (
         "src/llama-model.cpp"),
     Row("output buffer size", r"{device:word} +output buffer size = +{output_buffer:size}",
         "2024+", _CONTEXT),
+    Row("sched copies", r"sched copies = {sched_copies:int}", "2026+", _CONTEXT),
+    Row("n_copies", r"pipeline parallelism enabled \(n_copies={sched_copies:int}\)", "2024-2025",
+        _CONTEXT),
     Row("layers to gpu", r"offloaded {offloaded_layers:int}/{offloadable_layers:int} layers to "
         r"GPU", "2023+", "src/llama-model.cpp"),
     Row("memory_breakdown", r"\| +- {device:word}[^|]{0,80}\| *{breakdown_total:mib} = "
