@@ -89,7 +89,7 @@ def symmetric_gptq(model: Model) -> bool:
 
 def bytes_without_zeros(model: Model, group: TensorGroup) -> int:
     """Bytes of a group without its zero points and the order of its columns."""
-    scheme = _scheme(model, group)
+    scheme = scheme_of(model, group)
     if scheme is None:
         return stored_bytes(model, group)
     bare = msgspec.structs.replace(scheme, zero_bits=0, column_bytes=0)
@@ -99,7 +99,7 @@ def bytes_without_zeros(model: Model, group: TensorGroup) -> int:
 
 def _shares(model: Model, group: TensorGroup) -> tuple[float, ...]:
     """Which parts of a group's bytes are weights, scales, zero points and the small rest."""
-    scheme = _scheme(model, group)
+    scheme = scheme_of(model, group)
     rows, columns = (1, *group.shape)[-2:]
     whole = scheme.bytes(rows, columns) if scheme is not None else 0
     if scheme is None or not whole:
@@ -114,7 +114,7 @@ def _shares(model: Model, group: TensorGroup) -> tuple[float, ...]:
     return tuple((end - start) / whole for start, end in itertools.pairwise(ends))
 
 
-def _scheme(model: Model, group: TensorGroup) -> Scheme | None:
+def scheme_of(model: Model, group: TensorGroup) -> Scheme | None:
     """How the first layer of a group is stored; None where it stays unquantized."""
     own = model.quantization
     if own is None or not own.covers(linear=group.linear, role=group.role):

@@ -19,6 +19,7 @@ from kvproof.engine.vllm.pieces import (
     Piece,
     bytes_without_zeros,
     piece_of,
+    scheme_of,
     symmetric_gptq,
     tensor_sizes,
 )
@@ -48,6 +49,7 @@ _FP4_ROLES = ("expert", "mlp", "shared_expert")
 _SPLIT_LIMIT = (0, 21, 0)
 """From this release on blocks are not cut while loading (vLLM pull request 41268)."""
 _HALVES_SINCE = (0, 8, 0)
+_F32_ROUTERS, _F32_ROUTERS_PAST = (0, 11, 1), (0, 32, 0)
 _MXFP4_HIDDEN, _MXFP4_WIDTH = 256, 128
 _PLAIN_WIDTH = 128
 
@@ -181,20 +183,20 @@ def _kept_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
     asked = str(settings.flags.get("quantization") or "")
     if "fp4" in asked.lower() and group.role not in _FP4_ROLES:
         return stored_bytes(model, group)
-    if group.fp32 and group.role == "router" and _plain_router(model, settings):
+    if group.fp32 and group.role == "router" and _plain_router(settings):
         return stored_bytes(model, group) // 2
     if symmetric_gptq(model) and settings.platform == "cuda":
         return bytes_without_zeros(model, group)
     return loaded_bytes(model, group, asked)
 
 
-def _plain_router(model: Model, settings: Settings) -> bool:
+def _plain_router(settings: Settings) -> bool:
     """Whether routers that the checkpoint's class keeps in f32 are held in 16 bits.
 
-    So 0.32's classes and the starts of DeepSeek-V3.2 (srv-6c8dcf5f); those of DeepSeek-R1 and
-    Kimi-K2.5 from 0.11.2 on print as much more as f32 takes.
+    So 0.32's classes. Starts of DeepSeek-R1 print as much more from 0.11.2 on as f32 takes, and
+    those of DeepSeek-V3.2 and Kimi-K2.5 no less.
     """
-    return is_sparse(model) or settings.rules.version >= (0, 32, 0)
+    return not _F32_ROUTERS <= settings.rules.version < _F32_ROUTERS_PAST
 
 
 def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
@@ -257,7 +259,8 @@ def _encoder_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
 
 
 def _absorbed(model: Model, settings: Settings) -> int:
-    """Latent attention keeps kv_b_proj and, in 16 bits, its absorbed halves.
+    """Latent attention keeps kv_b_proj and its absorbed halves: views of it, or 16-bit copies
+    where it is quantized (mla_attention.py, split_kv_b_proj).
 
     Before 0.8 they are multiplied into the queries' projection and the output's, which are kept
     too (attention/backends/mla/utils.py of 0.7.2; vLLM pull request 13109 prints what that takes).
@@ -272,8 +275,16 @@ def _absorbed(model: Model, settings: Settings) -> int:
             wide = slot.nope_dim + slot.value_dim
             if settings.rules.version < _HALVES_SINCE:
                 wide = query + model.hidden_size
+            elif not _quantizes(model, "kv_b_proj"):
+                continue
             total += heads * wide * slot.latent_dim * 2
     return total // settings.stages
+
+
+def _quantizes(model: Model, name: str) -> bool:
+    """Whether a projection of the first layer is stored in a scheme."""
+    group = next((g for g in model.tensors if f".{name}." in g.name), None)
+    return group is not None and scheme_of(model, group) is not None
 
 
 def _batch_buffers(model: Model, settings: Settings) -> int:
