@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvproof.lab.attention.crew import begin, end
 from kvproof.lab.attention.scores import exp_of, score_chunk_kernel, soften
 from kvproof.lab.attention.shapes import Plan, entry, kernel, pack_of, pair_of
 from kvproof.lab.attention.stored import F32, INT4, INTEGERS
@@ -251,13 +252,15 @@ def kernels(plan: Plan) -> Any:
     @entry
     def run(
         q, scale, keys, k_scales, values, v_scales, tables, items, shape, near, out, tops, sums,
-        start, step,
+        marks, start, step,
     ):  # fmt: skip
+        ticket = begin(marks, start)
         planes, shapes = Planes(keys, k_scales, values, v_scales), (shape, near)
         for i in range(start, items.shape[0], step):
-            s, head, begin, end, low, high = items[i]
-            span, results = (head, begin, end, low, high), (out[i], tops[i], sums[i])
+            s, head, first, last, low, high = items[i]
+            span, results = (head, first, last, low, high), (out[i], tops[i], sums[i])
             item(q[s, head], scale, planes, tables[s], span, shapes, results)
+        end(marks, start, step, ticket)
 
     return run
 

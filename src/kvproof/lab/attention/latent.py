@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvproof.lab.attention.crew import begin, end
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.shapes import entry, kernel
 from kvproof.lab.attention.stored import INT4, INT8, stored
@@ -153,9 +154,11 @@ def latent_kernels(kind: int) -> Any:
             weigh_chunk(scores, latents, count, shape, factors, out)
 
     @entry
-    def run(q, data, scales, tables, items, shape, out, tops, sums, start, step):
+    def run(q, data, scales, tables, items, shape, out, tops, sums, marks, start, step):
+        ticket = begin(marks, start)
         for i in range(start, items.shape[0], step):
             s, low, high = items[i, 0], items[i, 4], items[i, 5]
             item(q[s], data, scales, tables[s], low, high, shape, out[i], tops[i], sums[i])
+        end(marks, start, step, ticket)
 
     return run

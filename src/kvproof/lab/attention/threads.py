@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 
 import numba
 import torch
+
+from kvproof.lab.attention.crew import Crew
 
 # numba's own work queue: its threads sleep between calls; OpenMP's would spin against torch's.
 numba.config.THREADING_LAYER = "workqueue"
@@ -30,18 +32,18 @@ def numba_threads() -> Iterator[None]:
         yield
 
 
-@lru_cache(maxsize=1)
-def _helpers(number: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(number, "kvproof-kernel")
+@lru_cache(maxsize=4)
+def _crew(number: int) -> Crew:
+    return Crew(number)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_crew.cache_clear)  # threads do not survive a fork
 
 
 def share(run: Callable[..., None], *args: object) -> None:
-    """Call run(*args, i, n) on each of n threads, this one being the first; the GIL is free.
+    """Call run(*args, marks, i, n) on each of n threads, this one being the first (`crew.py`).
 
     A kernel that numba makes parallel itself would be compiled a second time for one thread.
     """
-    number = count()
-    helpers = [_helpers(number - 1).submit(run, *args, i, number) for i in range(1, number)]
-    run(*args, 0, number)
-    for helper in helpers:
-        helper.result()
+    _crew(count()).run(run, args)

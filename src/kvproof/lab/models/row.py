@@ -1,93 +1,156 @@
-"""One token through a layer in two kernels: what a decode step of one sequence runs.
+"""One token from a layer's attention to the next layer's: what a decode step of one sequence runs.
 
 A torch operation on one row costs more in its call than in its arithmetic, and a step of a small
-model has hundreds of them. So all that lies before a layer's attention is one kernel (`enter`:
-norm, queries, keys and values, their norms and rotary positions) and all that follows it another
-(`leave`: output projection, norms, feed-forward). Sums and what lies between are f32, whatever the
-weights are stored in.
+model has hundreds of them. So all that lies between two attentions is one kernel: output
+projection, norms and feed-forward of the layer behind, then norm, queries, keys and values of the
+layer ahead, with their norms and rotary positions. Its threads take a share of each matrix's rows
+and meet before the next one (`attention/crew.py`). Sums and what lies between are f32, whatever
+the weights are stored in.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
-# ruff: noqa: ANN001, ANN201, ANN202, PLR0913
+# ruff: noqa: ANN001, ANN201, ANN202
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import njit, prange
 
 from kvproof.lab.attention import threads
+from kvproof.lab.attention.crew import LINE, begin, end, meet
+from kvproof.lab.attention.emit import WIDTH
+from kvproof.lab.attention.shapes import entry, kernel
 from kvproof.lab.models.body import Body
-from kvproof.lab.models.matvec import KINDS, ROWS, WIDTH, some_rows
+from kvproof.lab.models.matvec import KINDS, share_of, some_rows
 from kvproof.lab.pool.planes import flat
 
-_PARTS = 4  # pieces of a matrix for each thread
 _NOTHING = np.zeros(0, np.float32)
 _MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+_NORMS = ("attn_norm", "attn_post_norm", "ffn_norm", "ffn_post_norm", "q_norm", "k_norm")
+
+Array = np.ndarray[Any, Any]
+Vectors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def fits(body: Body, weights: Mapping[str, torch.Tensor]) -> bool:
-    """Whether the kernels run this body: no latents, matrices in whole vectors, f32 or bf16."""
-    widths = (body.hidden, body.ffn, body.heads * body.head_dim, body.kv_heads * body.head_dim)
+    """Whether the kernel runs this body: no latents, matrices in whole vectors, f32 or bf16."""
+    widths = (body.hidden, body.ffn, body.heads * body.head_dim)
     stored = {weights[f"{i}.{m}"].dtype for i in range(body.layers) for m in _MATRICES
               if body.latent is None}  # fmt: skip
     return len(stored) == 1 and stored <= KINDS.keys() and not any(w % WIDTH for w in widths)
 
 
+class Layer(NamedTuple):
+    """A layer's weights as flat arrays, norms in f32 (empty where the body has none); its eps."""
+
+    q: Array
+    k: Array
+    v: Array
+    o: Array
+    gate: Array
+    up: Array
+    down: Array
+    attn_norm: Array
+    attn_post: Array
+    ffn_norm: Array
+    ffn_post: Array
+    q_norm: Array
+    k_norm: Array
+    eps: np.float32
+
+
+class Ahead(NamedTuple):
+    """What the coming layer is given: room for its vectors (none: no layer comes) and its turn."""
+
+    q: Array
+    k: Array
+    v: Array
+    cos: Array
+    sin: Array
+
+
+class Scratch(NamedTuple):
+    """What the threads hand each other, and two rows of each thread's own.
+
+    The layers' row; a product's numbers; the feed-forward's two; marks to meet by; each thread's
+    row as it grows, and normed.
+    """
+
+    row: Array
+    part: Array
+    hidden: Array
+    raised: Array
+    marks: Array
+    own: Array
+    normed: Array
+
+    @staticmethod
+    def of(row: Array, ffn: int, number: int) -> Scratch:
+        """Room for `number` threads beside the row."""
+        part, gate, up = (np.empty(n, np.float32) for n in (row.size, ffn, ffn))
+        own, normed = np.empty((2, number, row.size), np.float32)
+        return Scratch(row, part, gate, up, np.zeros(LINE * number, np.int64), own, normed)
+
+
 class Row:
-    """A body's layers as the two kernels see them: flat arrays over the runner's own tensors."""
+    """A body's layers as the kernel sees them: flat arrays over the runner's own tensors."""
 
     def __init__(self, body: Body, weights: Mapping[str, torch.Tensor]) -> None:
-        self.body, self.kind = body, KINDS[weights["0.q"].dtype]
-        self.layers = [_Layer(weights, i) for i in range(body.layers)]
+        self.body = body
+        kind = KINDS[weights["0.q"].dtype]
+        self._kernel = between_kernel(kind, gelu if body.gemma else silu)
+        self.layers = [_layer(body, weights, i) for i in range(body.layers)]
+        self._sizes = [n * body.head_dim for n in (body.heads, body.kv_heads, body.kv_heads)]
 
-    def enter(
-        self, layer: int, x: np.ndarray[Any, Any], turn: tuple[np.ndarray[Any, Any], ...]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values [1, heads, dim] of the row `x`, positions turned in."""
-        body, at = self.body, self.layers[layer]
-        q, k, v = (np.empty(n * body.head_dim, np.float32)
-                   for n in (body.heads, body.kv_heads, body.kv_heads))  # fmt: skip
-        with threads.numba_threads():
-            enter = enter_kernel(self.kind, threads.count() > 1)
-            enter(x, at.attn_norm, body.eps, at.q, at.k, at.v, at.q_norm, at.k_norm, *turn,
-                  q, k, v, threads.count() * _PARTS)  # fmt: skip
-        shaped = (torch.from_numpy(t).view(1, -1, body.head_dim) for t in (q, k, v))
-        return next(shaped), next(shaped), next(shaped)
+    def enter(self, x: Array, turn: tuple[Array, Array]) -> Vectors:
+        """Queries, keys and values [1, heads, dim] of the first layer for the row `x`."""
+        return self._between(x, _NOTHING, 0, 0, turn)
 
-    def leave(self, layer: int, x: np.ndarray[Any, Any], attended: torch.Tensor) -> None:
-        """Add to `x` what the layer's attention and feed-forward give."""
-        body, at = self.body, self.layers[layer]
+    def between(
+        self, layer: int, x: Array, attended: torch.Tensor, turn: tuple[Array, Array]
+    ) -> Vectors:
+        """Add to `x` what `layer` gives after its attention; the next layer's vectors.
+
+        After the last layer they are empty.
+        """
+        last = layer + 1 == len(self.layers)
         given = attended.reshape(-1).numpy()
-        with threads.numba_threads():
-            leave = leave_kernel(self.kind, gelu if body.gemma else silu, threads.count() > 1)
-            hidden, parts = np.empty(body.ffn, np.float32), threads.count() * _PARTS
-            leave(x, given, body.eps, at.o, at.attn_post, at.ffn_norm, at.gate, at.up, at.down,
-                  at.ffn_post, hidden, parts)  # fmt: skip
+        return self._between(x, given, layer, layer if last else layer + 1, turn, last=last)
+
+    def _between(
+        self,
+        x: Array,
+        attended: Array,
+        behind: int,
+        ahead: int,
+        turn: tuple[Array, Array],
+        *,
+        last: bool = False,
+    ) -> Vectors:
+        sizes = [0, 0, 0] if last else self._sizes
+        q, k, v = (np.empty(size, np.float32) for size in sizes)
+        scratch = Scratch.of(x, self.body.ffn, threads.count())
+        threads.share(self._kernel, attended, self.layers[behind], self.layers[ahead],
+                      Ahead(q, k, v, *turn), scratch)  # fmt: skip
+        shaped = [torch.from_numpy(t).view(1, -1, self.body.head_dim) for t in (q, k, v)]
+        return shaped[0], shaped[1], shaped[2]
 
 
-class _Layer:
-    """Flat arrays of one layer's weights; norms in f32, empty where the body has none."""
+def _layer(body: Body, weights: Mapping[str, torch.Tensor], layer: int) -> Layer:
+    def norm(name: str) -> Array:
+        found = weights.get(f"{layer}.{name}")
+        return _NOTHING if found is None else found.float().numpy()
 
-    def __init__(self, weights: Mapping[str, torch.Tensor], layer: int) -> None:
-        def norm(name: str) -> np.ndarray[Any, Any]:
-            found = weights.get(f"{layer}.{name}")
-            return _NOTHING if found is None else found.float().numpy()
-
-        self.q, self.k, self.v, self.o, self.gate, self.up, self.down = (
-            flat(weights[f"{layer}.{name}"]) for name in _MATRICES
-        )
-        self.attn_norm, self.ffn_norm = norm("attn_norm"), norm("ffn_norm")
-        self.attn_post, self.ffn_post = norm("attn_post_norm"), norm("ffn_post_norm")
-        self.q_norm, self.k_norm = norm("q_norm"), norm("k_norm")
+    matrices = [flat(weights[f"{layer}.{name}"]) for name in _MATRICES]
+    return Layer._make([*matrices, *map(norm, _NORMS), np.float32(body.eps)])
 
 
-@njit(nogil=True)
+@kernel
 def normed(x, first, size, weight, eps, out):
     """out[first:first + size] = RMS norm of those numbers of x, times the weight."""
     total = 0.0
@@ -98,7 +161,7 @@ def normed(x, first, size, weight, eps, out):
         out[first + i] = weight[i] * (x[first + i] * factor)
 
 
-@njit(nogil=True)
+@kernel
 def turned(x, cos, sin, norm, eps):
     """Norm each head of x (where there is a norm) and turn it by its rotary angles, in place."""
     dim = cos.size
@@ -112,80 +175,97 @@ def turned(x, cos, sin, norm, eps):
             x[start + half + i] = high * cos[half + i] + low * sin[half + i]
 
 
-@lru_cache(maxsize=8)
-def enter_kernel(kind: int, parallel: bool) -> Any:
-    """enter(x, norm, ...): queries, keys and values of a row, for an element type."""
-    rows = some_rows(kind)
-
-    @njit(nogil=True, parallel=parallel)
-    def enter(x, norm, eps, wq, wk, wv, q_norm, k_norm, cos, sin, q, k, v, parts):
-        h = np.empty_like(x)
-        normed(x, 0, x.size, norm, eps, h)
-        after_q, after_k = q.size, q.size + k.size
-        tiles = (after_k + v.size) // ROWS
-        for i in prange(parts):
-            first, last = tiles * i // parts * ROWS, tiles * (i + 1) // parts * ROWS
-            rows(wq, h, first, min(last, after_q), q)
-            rows(wk, h, max(first - after_q, 0), min(last - after_q, k.size), k)
-            rows(wv, h, max(first - after_k, 0), last - after_k, v)
-        turned(q, cos, sin, q_norm, eps)
-        turned(k, cos, sin, k_norm, eps)
-
-    return enter
-
-
-@njit(nogil=True)
+@kernel
 def silu(g):
     """g * sigmoid(g)."""
     return g / (np.float32(1.0) + math.exp(-g))
 
 
-@njit(nogil=True)
+@kernel
 def gelu(g):
     """GELU by its tanh formula."""
     inner = np.float32(0.7978845608028654) * (g + np.float32(0.044715) * g * g * g)
     return np.float32(0.5) * g * (np.float32(1.0) + math.tanh(inner))
 
 
-@njit(nogil=True)
-def add(x, part, norm, eps):
-    """x += part, normed first where there is a norm."""
+@kernel
+def add(x, part, norm, eps, more):
+    """x += part, normed first where there is a norm; `more` is room for that."""
     if norm.size:
-        normed(part, 0, part.size, norm, eps, part)
+        normed(part, 0, part.size, norm, eps, more)
     for i in range(x.size):
-        x[i] += part[i]
+        x[i] += more[i] if norm.size else part[i]
 
 
 @lru_cache(maxsize=8)
-def leave_kernel(kind: int, curved: Any, parallel: bool) -> Any:
-    """leave(x, attended, ...): a layer's end on a row; `curved` is silu or gelu."""
+def leave_kernel(kind: int, curved: Any) -> Any:
+    """leave(attended, at, scratch, me, number): what a layer gives after its attention."""
     rows = some_rows(kind)
-    spread = njit(nogil=True, parallel=parallel)
 
-    @spread
-    def product(weight, x, out, parts):
-        tiles = out.size // ROWS
-        for i in prange(parts):
-            rows(weight, x, tiles * i // parts * ROWS, tiles * (i + 1) // parts * ROWS, out)
-
-    @njit(nogil=True)
-    def gated(gate, up, h, first, last, out, raised):
-        rows(gate, h, first, last, out)
-        rows(up, h, first, last, raised)
-        for i in range(first, last):
-            out[i] = curved(out[i]) * raised[i]
-
-    @spread
-    def leave(x, attended, eps, o, attn_post, norm, gate, up, down, ffn_post, hidden, parts):
-        part, h, raised = np.empty_like(x), np.empty_like(x), np.empty_like(hidden)
-        product(o, attended, part, parts)
-        add(x, part, attn_post, eps)
-        normed(x, 0, x.size, norm, eps, h)
-        tiles = hidden.size // ROWS
-        for i in prange(parts):
-            first, last = tiles * i // parts * ROWS, tiles * (i + 1) // parts * ROWS
-            gated(gate, up, h, first, last, hidden, raised)
-        product(down, hidden, part, parts)
-        add(x, part, ffn_post, eps)
+    @kernel
+    def leave(attended, at, scratch, me, number):
+        own, h, part, hidden, raised = (
+            scratch.own[me], scratch.normed[me], scratch.part, scratch.hidden, scratch.raised,
+        )  # fmt: skip
+        first, last = share_of(own.size, me, number)
+        rows(at.o, attended, first, last, part)
+        meet(scratch.marks, me, number, 1)
+        add(own, part, at.attn_post, at.eps, h)
+        normed(own, 0, own.size, at.ffn_norm, at.eps, h)
+        low, high = share_of(hidden.size, me, number)
+        rows(at.gate, h, low, high, hidden)
+        rows(at.up, h, low, high, raised)
+        for i in range(low, high):
+            hidden[i] = curved(hidden[i]) * raised[i]
+        meet(scratch.marks, me, number, 2)
+        rows(at.down, hidden, first, last, part)
+        meet(scratch.marks, me, number, 3)
+        add(own, part, at.ffn_post, at.eps, h)
 
     return leave
+
+
+@lru_cache(maxsize=2)
+def enter_kernel(kind: int) -> Any:
+    """enter(at, ahead, scratch, me, number): queries, keys and values of a layer."""
+    rows = some_rows(kind)
+
+    @kernel
+    def enter(at, ahead, scratch, me, number):
+        own, h = scratch.own[me], scratch.normed[me]
+        normed(own, 0, own.size, at.attn_norm, at.eps, h)
+        for weight, out in ((at.q, ahead.q), (at.k, ahead.k), (at.v, ahead.v)):
+            first, last = share_of(out.size, me, number)
+            rows(weight, h, first, last, out)
+        meet(scratch.marks, me, number, 4)
+        if me == 0:
+            turned(ahead.q, ahead.cos, ahead.sin, at.q_norm, at.eps)
+            turned(ahead.k, ahead.cos, ahead.sin, at.k_norm, at.eps)
+
+    return enter
+
+
+@lru_cache(maxsize=8)
+def between_kernel(kind: int, curved: Any) -> Any:
+    """between(attended, behind, at, ...): see the module; `curved` is silu or gelu.
+
+    Each thread keeps a row of its own, so that the layers' is read and written without waiting.
+    """
+    leave, enter = leave_kernel(kind, curved), enter_kernel(kind)
+
+    @entry
+    def between(attended, behind, at, ahead, scratch, marks, me, number):
+        ticket = begin(marks, me)
+        x, own = scratch.row, scratch.own[me]
+        for i in range(x.size):
+            own[i] = x[i]
+        if attended.size:
+            leave(attended, behind, scratch, me, number)
+        if ahead.q.size:
+            enter(at, ahead, scratch, me, number)
+        if me == 0:
+            for i in range(x.size):
+                x[i] = own[i]
+        end(marks, me, number, ticket)
+
+    return between

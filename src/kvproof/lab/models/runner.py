@@ -77,10 +77,13 @@ class Runner:
         wide = x[0].clone().numpy()
         flat = {local: tuple(t.float().flatten().numpy() for t in turn)
                 for local, turn in turns.items()}  # fmt: skip
+        turns_of = [flat[self._is_local(layer)] for layer in range(self.body.layers)]
+        q, k, v = kernels.enter(wide, turns_of[0])
         for layer in range(self.body.layers):
-            q, k, v = kernels.enter(layer, wide, flat[self._is_local(layer)])
             vectors = (k.to(self.dtype), v.to(self.dtype))
-            kernels.leave(layer, wide, step.attend(layer, q, vectors, self.body))
+            attended = step.attend(layer, q, vectors, self.body)
+            turn = turns_of[min(layer + 1, self.body.layers - 1)]
+            q, k, v = kernels.between(layer, wide, attended, turn)
         return torch.from_numpy(wide)[None]
 
     def _layer(self, layer: int, x: torch.Tensor, turn: Turn, step: Step) -> torch.Tensor:
