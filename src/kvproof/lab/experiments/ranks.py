@@ -10,7 +10,7 @@ from kvproof.lab.experiments.material import planned_model, smollm
 from kvproof.lab.experiments.result import Check, Experiment, rounded
 from kvproof.lab.generation import generate
 from kvproof.lab.models.runner import Runner
-from kvproof.lab.models.sources import random_body
+from kvproof.lab.models.sources import Shape, random_body
 from kvproof.lab.parallel import RankResult, Task, run_tasks
 from kvproof.model.types import Model
 
@@ -30,12 +30,12 @@ class _Case(NamedTuple):
 def _cases() -> list[_Case]:
     from kvproof.api import load_model
 
-    shape = {"heads": 8, "head_dim": 64, "hidden": 64, "ffn": 128, "vocab": _VOCAB}
-    made: dict[str, Runner] = {
-        f"random, {n} KV head{'s' if n > 1 else ''}": random_body("gqa", kv_heads=n, **shape)  # type: ignore[arg-type]
-        for n in (8, 2, 1)
-    }
-    made["random, MLA"] = random_body("mla", **shape)  # type: ignore[arg-type]
+    shape: Shape = {"heads": 8, "head_dim": 64, "hidden": 64, "ffn": 128, "vocab": _VOCAB}
+    made: dict[str, Runner] = {}
+    for n in (8, 2, 1):
+        headed: Shape = {**shape, "kv_heads": n}
+        made[f"random, {n} KV head{'s' if n > 1 else ''}"] = random_body("gqa", **headed)
+    made["random, MLA"] = random_body("mla", **shape)
     out = [_Case(name, r, load_model(r.body.config), (2, 4)) for name, r in made.items()]
     return [*out, _Case("SmolLM2-135M, 3 KV heads", smollm(), planned_model(), (3,))]
 

@@ -19,7 +19,7 @@ from kvproof.lab.experiments.material import fill, planned_block, planned_slots
 from kvproof.lab.experiments.result import Check, Experiment, rounded
 from kvproof.lab.generation import generate
 from kvproof.lab.models.body import Body
-from kvproof.lab.models.sources import random_body, read_body, weights_file
+from kvproof.lab.models.sources import Shape, random_body, read_body, weights_file
 from kvproof.lab.pool.pool import PagedPool
 
 _TYPES = (("f32", "f32"), ("bf16", "bf16"), ("fp8", "fp8"), ("int8", "int8"), ("int4", "int4"),
@@ -57,13 +57,13 @@ def _given(model: str) -> _Case:
 
 
 def _bodies() -> dict[str, Body]:
-    shape = {"layers": 4, "heads": 8, "head_dim": 64, "hidden": 64, "ffn": 64, "vocab": 64}
-    windows = (256, 256, 256, None)
+    shape: Shape = {"layers": 4, "heads": 8, "head_dim": 64, "hidden": 64, "ffn": 64, "vocab": 64}
+    sliding: Shape = {**shape, "windows": (256, 256, 256, None)}
     return {
-        "random MHA": random_body("mha", **shape).body,  # type: ignore[arg-type]
-        "random MQA": random_body("mqa", **shape).body,  # type: ignore[arg-type]
-        "random MLA": random_body("mla", **shape).body,  # type: ignore[arg-type]
-        "random sliding": random_body("gqa", windows=windows, **shape).body,  # type: ignore[arg-type]
+        "random MHA": random_body("mha", **shape).body,
+        "random MQA": random_body("mqa", **shape).body,
+        "random MLA": random_body("mla", **shape).body,
+        "random sliding": random_body("gqa", **sliding).body,
     }
 
 

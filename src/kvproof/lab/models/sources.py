@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -135,45 +135,59 @@ def _restore(tensor: torch.Tensor, name: str, body: Body) -> torch.Tensor:
     return tensor.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
 
 
-def random_body(  # noqa: PLR0913 - the shape's own numbers
+class Shape(TypedDict, total=False):
+    """Sizes of a random body; those left out are small. MLA's `latent` is DeepSeek-V2's by default:
+    512 wide, with a rotary key of 64. `gemma` makes it a Gemma 3, whose `windows` must be given.
+    """
+
+    layers: int
+    heads: int
+    kv_heads: int | None
+    head_dim: int
+    hidden: int
+    ffn: int
+    vocab: int
+    windows: tuple[int | None, ...]
+    latent: Latent | None
+    gemma: Gemma | None
+
+
+_SMALL: Shape = {
+    "layers": 2, "heads": 8, "head_dim": 64, "hidden": 256, "ffn": 512, "vocab": 1024,
+}  # fmt: skip
+
+
+def random_body(
     attention: str = "gqa",
     *,
-    layers: int = 2,
-    heads: int = 8,
-    kv_heads: int | None = None,
-    head_dim: int = 64,
-    hidden: int = 256,
-    ffn: int = 512,
-    vocab: int = 1024,
-    windows: tuple[int | None, ...] = (),
-    latent: Latent | None = None,
-    gemma: Gemma | None = None,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    **shape: Unpack[Shape],
 ) -> Runner:
-    """A runner with random weights: `mha`, `gqa` (4 queries a KV head unless given), `mqa`, `mla`.
+    """A runner with random weights: mha, gqa (4 queries a KV head unless given), mqa or mla."""
+    body = _shaped(attention, {**_SMALL, **shape})
+    made = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, size in shapes(body).items():
+        if len(size) == 1:
+            weights[name] = torch.ones(size, dtype=dtype)
+        else:
+            weights[name] = (torch.randn(size, generator=made) * size[-1] ** -0.5).to(dtype)
+    return Runner(body, weights)
 
-    MLA's default widths are DeepSeek-V2's: a latent of 512 and a rotary key of 64. `gemma` makes
-    it a Gemma 3, whose `windows` must be given.
-    """
+
+def _shaped(attention: str, shape: Shape) -> Body:
+    """The body of one attention design; raises UsageError for one that is not known."""
+    heads, width = shape["heads"], shape["head_dim"]
     shared = {"mha": heads, "gqa": max(1, heads // 4), "mqa": 1, "mla": heads}
     if attention not in shared:
         raise UsageError(f"unknown attention {attention!r}", hint="use mha, gqa, mqa or mla")
+    latent = shape.get("latent")
     if attention == "mla" and latent is None:
-        latent = Latent(latent_dim=512, rope_dim=64, nope_dim=head_dim, value_dim=head_dim)
-    body = Body(
-        name=f"random-{attention}", layers=layers, hidden=hidden, heads=heads,
-        kv_heads=kv_heads or shared[attention], head_dim=head_dim, ffn=ffn, vocab=vocab,
-        windows=windows, latent=latent, gemma=gemma, context=131072,
-    )  # fmt: skip
-    made = torch.Generator().manual_seed(seed)
-    weights = {}
-    for name, shape in shapes(body).items():
-        if len(shape) == 1:
-            weights[name] = torch.ones(shape, dtype=dtype)
-        else:
-            weights[name] = (torch.randn(shape, generator=made) * shape[-1] ** -0.5).to(dtype)
-    return Runner(body, weights)
+        latent = Latent(latent_dim=512, rope_dim=64, nope_dim=width, value_dim=width)
+    kv_heads = shape.get("kv_heads") or shared[attention]
+    sized: Shape = {**shape, "kv_heads": kv_heads, "latent": latent}
+    return Body(name=f"random-{attention}", context=131072, **sized)  # type: ignore[arg-type]
 
 
 def shapes(body: Body) -> dict[str, tuple[int, ...]]:
