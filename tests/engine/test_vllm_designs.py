@@ -224,9 +224,9 @@ def test_experts_of_whole_blocks_only_before_their_scales_were_refined() -> None
     model = kvproof.load_model("Qwen/Qwen3-235B-A22B-FP8")
     split: dict[str, int | bool] = {"tensor_parallel_size": 8}
     cases = (
-        ("vllm@0.11.0", split), ("vllm@0.24.0", split),
+        ("vllm@0.11.0", split), ("vllm@0.28.0", split),
         ("vllm@0.11.0", {**split, "enable_expert_parallel": True}),
-        ("vllm@0.11.0", {"tensor_parallel_size": 4}), ("vllm@0.32", split),
+        ("vllm@0.11.0", {"tensor_parallel_size": 4}), ("vllm@0.29.0", split),
     )  # fmt: skip
     for row, (engine, flags) in enumerate(cases):
         deployment = kvproof.Deployment(engine, "8xH100-80GB", **flags)

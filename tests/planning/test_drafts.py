@@ -108,3 +108,25 @@ def test_a_feed_forward_width_for_each_layer_is_read() -> None:
     assert isinstance(model.text_config["intermediate_size"], list)
     assert model.number("intermediate_size") == max(model.text_config["intermediate_size"])
     assert _plan(model, gpu="H100-80GB").rows[0].sequences > 0
+
+
+def test_states_are_named_with_the_type_they_are_kept_in() -> None:
+    from kvproof.engine.formula import types_of
+
+    model = kvproof.load_model("Qwen/Qwen3-Next-80B-A3B-Instruct")
+    text = slot_table(model, types_of(model, "fp8"))
+    assert "8,192 channels x 4 bf16" in text
+    assert "gdn state 32 x 128 x 128 f32" in text
+
+
+def test_the_formulas_states_are_transformers_own() -> None:
+    from kvproof.model import catalog
+
+    for name in catalog.entries():
+        model = kvproof.load_model(name, offline=True)
+        at = [i for i, slot in enumerate(model.slots) if slot.kind in ("conv", "recurrent")]
+        if not at:
+            continue
+        plain = kvproof.cache(model, 4096, engine="formula").slots
+        own = kvproof.cache(model, 4096, engine="transformers").slots
+        assert [plain[i] for i in at] == [own[i] for i in at], name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner, Result
@@ -114,3 +115,18 @@ def test_both_long_names_of_the_share_are_one() -> None:
     pasted = "vllm serve Qwen/Qwen3-8B --device-memory-utilization 0.7"
     lines = _command("--gpu", "H100-80GB", "--contexts", "4k", "--", pasted)
     assert lines == ["vllm serve Qwen/Qwen3-8B --gpu-memory-utilization 0.7"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("zai-org/GLM-5.2", "--gpu", "8xB200", "--tp", "8"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "--gpu", "8xB300", "--tp", "8"),
+        ("meta-llama/Llama-3.1-8B", "--gpu", "RTX-5090", "--engine", "tensorrt_llm@0.19"),
+        ("Qwen/Qwen3-8B", "--gpu", "GB10", "--engine", "sglang"),
+    ],
+)
+def test_a_source_is_one_that_a_reader_can_place(asked: tuple[str, ...]) -> None:
+    shown = _run("plan", *asked, "--contexts", "4k", "--explain").stdout
+    assert "Memory, term by term" in shown
+    assert not re.search(r"\blog\d{3}\b", shown)

@@ -76,7 +76,7 @@ def _slot_rows(slots: Sequence[Slot], types: Types) -> list[list[str]]:
     return [
         [
             f"{len(layers)} x {_kind(slot)}",
-            describe(slot),
+            describe(slot, types),
             f"{slot.entry_bytes(types):,} B" if slot.entry_bytes(types) else "-",
             f"{slot.fixed_bytes(types):,} B" if slot.fixed_bytes(types) else "-",
         ]
@@ -89,8 +89,8 @@ def _kind(slot: Slot) -> str:
     return "none" if isinstance(slot, SharedSlot) and slot.source_layer is None else slot.kind
 
 
-def describe(slot: Slot) -> str:
-    """One slot's shape in words."""
+def describe(slot: Slot, types: Types) -> str:
+    """One slot's shape in words, a state with its element type."""
     if isinstance(slot, SharedSlot):
         source = slot.source_layer
         return "nothing to cache" if source is None else f"reads the cache of layer {source}"
@@ -103,9 +103,11 @@ def describe(slot: Slot) -> str:
         tail = f", last {slot.window:,} tokens" if slot.window else ""
         return f"latent {slot.latent_dim} + rotary key {slot.rope_dim}{tail}"
     if isinstance(slot, ConvSlot):
-        return f"{slot.mixer} convolution, {slot.channels:,} channels x {slot.columns}"
+        kept = f"{slot.channels:,} channels x {slot.columns}"
+        return f"{slot.mixer} convolution, {kept} {(slot.element or types.model).name}"
     if isinstance(slot, RecurrentSlot):
-        return f"{slot.mixer} state {' x '.join(map(str, slot.shape))}"
+        shape = " x ".join(map(str, slot.shape))
+        return f"{slot.mixer} state {shape} {(slot.element or types.model).name}"
     if isinstance(slot, CrossSlot):
         return f"{slot.kv_heads} KV heads x {slot.k_dim}, of the {slot.source}"
     shown = {f: getattr(slot, f) for f in slot.__struct_fields__ if f not in ("layer",)}

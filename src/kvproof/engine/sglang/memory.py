@@ -136,7 +136,7 @@ def _terms(
     given = flags.get("free_memory") is not None
     held = "CUDA context, communicators and what else is resident"
     if context == int(_UNIFIED * GIB):
-        held = "system and desktop on memory shared with the CPU; rests on one log (log137)"
+        held = "system and desktop on memory shared with the CPU, by one start (Qwen3.8-27B, GB10)"
     terms = [
         _term("context and other processes" if not used else "context", context,
               "what the log prints as free, taken from the card" if given

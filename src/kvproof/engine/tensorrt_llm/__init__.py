@@ -35,6 +35,7 @@ __all__ = (
 
 _SOURCE = "TensorRT-LLM, cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp"
 _CONTEXT = 0.6 * GIB
+_ONE_LOG = "rests on one start (0.19.0, Llama 3.1 8B in FP8 on an RTX 5090)"
 
 
 def check_flags(deployment: Deployment) -> None:
@@ -190,12 +191,12 @@ def _buffers(model: Model, flags: Flags) -> tuple[int, int]:
 
 
 def _one_log(flags: Flags) -> bool:
-    """Whether the copies of the logits rest on the one log of 0.19 (log343)."""
+    """Whether the copies of the logits rest on the one log of 0.19."""
     return flags.compiled and not flags.before(0, 17)
 
 
 def _buffer_words(flags: Flags) -> str:
-    one = f", {flags.logit_copies:g} copies: rests on one log (log343)" if _one_log(flags) else ""
+    one = f", {flags.logit_copies:g} copies: {_ONE_LOG}" if _one_log(flags) else ""
     return f"logits of {flags.max_batch_size:,} sequences{one}"
 
 

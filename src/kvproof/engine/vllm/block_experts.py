@@ -1,8 +1,7 @@
 """Experts quantized in blocks: releases that start only where ranks hold whole blocks.
 
-Source: model_executor/layers/quantization/fp8.py (Fp8MoEMethod.create_weights), whose error vLLM
-issue 17569 (May 2025) and PR 48173 (July 2026, between 0.24 and 0.25) print. 0.32 refines the
-scales instead (weight_scale_refine); releases in between were not read and are not refused.
+Source: model_executor/layers/quantization/fp8.py (Fp8MoEMethod.create_weights) of every minor from
+0.8.5 to 0.28; 0.29 refines the scales instead (weight_scale_refine).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from kvproof.engine.vllm.versions import Rules
 from kvproof.errors import UsageError
 from kvproof.model.types import Model
 
-_FIRST, _PAST = (0, 8, 5), (0, 25, 0)
+_FIRST, _PAST = (0, 8, 5), (0, 29, 0)
 _DOWN = (".down_proj", ".w2")
 
 
@@ -29,7 +28,7 @@ def check_block_experts(model: Model, flags: Mapping[str, Any], rules: Rules) ->
             raise UsageError(
                 f"tensor_parallel_size {ranks} leaves {width // ranks} of an expert's {width} "
                 f"columns on a rank of {model.name}, no multiple of the fp8 block of {block}",
-                hint="vLLM before 0.25 refuses this; set enable_expert_parallel or use fewer ranks",
+                hint="vLLM before 0.29 refuses this; set enable_expert_parallel or use fewer ranks",
             )
 
 

@@ -24,7 +24,10 @@ from kvproof.units import GB, GIB
 _SOURCE = "vLLM {}, v1/worker/gpu_worker.py"
 _FITTED = "start-up logs, data/budget.json"
 _CONTEXT, _LEAST_CONTEXT, _MOST_CONTEXT = round(0.56 * GIB), round(0.45 * GIB), round(0.96 * GIB)
-_CONTEXT_SOURCE = "0.45 to 0.96 GiB less than all free at the start: log186, log227, log241, log246"
+_CONTEXT_SOURCE = (
+    "0.45 to 0.96 GiB less than all free at the start, in four logs (RTX 3090 twice, B300, "
+    "RTX PRO 6000)"
+)
 _WEIGHTS = "tensor shapes of the architecture, vLLM's sharding"
 
 

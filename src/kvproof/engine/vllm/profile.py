@@ -27,6 +27,7 @@ _LARGE_GPU = 40 * GIB
 _MOST_GRAPHS = 512
 _SCANNED, _CHUNK = ("gdn", "kda"), 64
 """Mixers whose prefill is a chunked scan, and its chunk."""
+_ONE_START = "one start (DeepSeek-V4-Flash, 0.26.0, B300)"
 _DATA = Path(__file__).with_name("data") / "budget.json"
 
 
@@ -128,7 +129,7 @@ def _activation(settings: Settings, sizes: Quantities) -> Part:
     if sampler >= sizes.layer_bytes:
         formula = f"dummy sampler: {sizes.logits:,} logits x {each:g} B{held}"
         return _activations(decoder, formula, 0.06)
-    rests = "; residual streams' copies rest on one log (log228)" if sizes.mixed_streams else ""
+    rests = f"; residual streams' copies rest on {_ONE_START}" if sizes.mixed_streams else ""
     formula = (
         f"a batch of {settings.max_num_batched_tokens:,} tokens through the layer that holds most: "
         f"{sizes.layer_bytes:,} B{held}{rests}"
@@ -176,7 +177,7 @@ def _communication(settings: Settings, memory: int) -> Part:
     """NCCL's growth and all-reduce workspaces; the fused ones of 0.18 on only on large GPUs."""
     steps = math.log2(settings.ranks)
     table = constants()["communication_gib"][communication_era(settings)]
-    few = "; one log of this era prints it: log240" if _few_logs(settings) else ""
+    few = "; one log of this era prints it (GLM-5.2 in NVFP4, B200)" if _few_logs(settings) else ""
     each = float(table["log2_ranks"])
     base = float(table["base"]) if fused_reduce(settings, memory) else 0.0
     value = base + each * steps
