@@ -60,3 +60,61 @@ def test_an_ollama_log_with_a_context_is_compared() -> None:
     log = _ollama("576.0 MiB", "llama_context: n_ctx      = 8192\n")
     (row,) = kvproof.check(log, "Qwen3-8B", "RTX4090").off
     assert row.predicted == 2 * row.printed
+
+
+TWO_GPUS = """\
+build: 4450 (8d59d911) with cc (Debian 12.2.0-14) 12.2.0 for x86_64-linux-gnu
+llm_load_tensors: offloaded 65/65 layers to GPU
+llama_new_context_with_model: n_ctx      = 32768
+llama_new_context_with_model: n_batch    = 2048
+llama_new_context_with_model: n_ubatch   = 256
+llama_new_context_with_model: flash_attn = 1
+llama_kv_cache_init:      CUDA0 KV buffer size =  2788.00 MiB
+llama_kv_cache_init:      CUDA1 KV buffer size =  1564.00 MiB
+llama_new_context_with_model: KV self size  = 4352.00 MiB, K (q8_0): 2176.00 MiB, V (q8_0): 2176.00 MiB
+llama_new_context_with_model: pipeline parallelism enabled (n_copies=4)
+llama_new_context_with_model:      CUDA0 compute buffer size =   233.00 MiB
+llama_new_context_with_model:      CUDA1 compute buffer size =   237.51 MiB
+llama_new_context_with_model:  CUDA_Host compute buffer size =   133.01 MiB
+"""  # noqa: E501
+PARTLY = """\
+build: 6000 (abc) with cc (Debian 12.2.0-14) 12.2.0 for x86_64-linux-gnu
+load_tensors: offloaded 29/65 layers to GPU
+llama_context: n_ctx         = 8192
+llama_context: n_ubatch      = 512
+llama_context: flash_attn    = 1
+llama_kv_cache:        CPU KV buffer size =   595.00 MiB
+llama_kv_cache:      CUDA0 KV buffer size =   493.00 MiB
+llama_kv_cache: size = 1088.00 MiB (  8192 cells,  64 layers,  1/ 1 seqs), K (q8_0):  544.00 MiB, V (q8_0):  544.00 MiB
+llama_context:      CUDA0 compute buffer size =   916.08 MiB
+llama_context:  CUDA_Host compute buffer size =    26.01 MiB
+"""  # noqa: E501
+
+
+def buffers(log: str, model: str) -> dict[str, tuple[float, float, bool]]:
+    rows = kvproof.check(log, model=model).rows
+    return {row.name: (round(row.predicted / 2**20, 2), round(row.printed / 2**20, 2), row.ok)
+            for row in rows if row.name.startswith("compute")}  # fmt: skip
+
+
+def test_the_buffers_of_all_devices_are_compared() -> None:
+    found = buffers(TWO_GPUS, "Qwen/Qwen2.5-32B")
+    assert found == {"compute CUDA0": (233.0, 233.0, True), "compute CUDA1": (237.51, 237.51, True),
+                     "compute CUDA_Host": (133.01, 133.01, True)}  # fmt: skip
+    alone = buffers(TWO_GPUS.replace("(n_copies=4)", "(n_copies=1)"), "Qwen/Qwen2.5-32B")
+    assert not alone["compute CUDA_Host"][2]
+
+
+def test_micro_batches_that_are_not_printed_follow_from_the_hosts_buffer() -> None:
+    silent = "\n".join(line for line in TWO_GPUS.splitlines() if "n_ubatch" not in line
+                       and "n_batch" not in line)  # fmt: skip
+    assert buffers(silent, "Qwen/Qwen2.5-32B") == buffers(TWO_GPUS, "Qwen/Qwen2.5-32B")
+
+
+def test_layers_on_the_host_follow_from_the_caches_buffers() -> None:
+    """p041: the output's weight is copied to the GPU; the config does not say its bits."""
+    found = buffers(PARTLY, "Qwen/Qwen3-32B")
+    assert found["compute CUDA_Host"] == (26.01, 26.01, True)
+    predicted, printed, ok = found["compute_buffer"]
+    assert ok
+    assert abs(predicted / printed - 1) < 0.02  # six bits a weight are taken

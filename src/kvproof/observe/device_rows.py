@@ -1,0 +1,153 @@
+"""The compute buffers of GPUs and host, by where a llama.cpp log says that the layers are."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import msgspec
+
+from kvproof.engine.base import Deployment
+from kvproof.engine.llamacpp.context import Context, context_of
+from kvproof.engine.llamacpp.devices import placement
+from kvproof.engine.llamacpp.flags import Flags, flags_of
+from kvproof.engine.llamacpp.graph import split_bytes
+from kvproof.engine.llamacpp.graph.schedule import Where
+from kvproof.engine.llamacpp.overrides import HOST
+from kvproof.engine.llamacpp.split import where_of
+from kvproof.engine.ollama.flags import as_llamacpp
+from kvproof.model.types import Model
+from kvproof.observe.compare import Comparison, compared
+from kvproof.observe.figures import Figure, Log
+
+_HOSTS = re.compile(r"host|cpu", re.IGNORECASE)
+_NUMBER = re.compile(r"(\d{1,3})$")
+# What logs printed over their graphs: 1.00, and to 1.09 on Vulkan.
+_LOW, _HIGH = 0.99, 1.10
+# Weights of four bits and of q6_K (outputs of most files) where the config says sixteen.
+_LEAST_WEIGHTS, _USUAL_WEIGHTS = 0.28, 210 / 512
+_BATCHES = (512, 1024, 2048, 4096, 256, 128)
+_CAUSE = "compute buffers differ by backend and build"
+
+
+def device_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison] | None:
+    """Every device's compute buffer; None where no GPU prints one or the graph is not known."""
+    printed: dict[str, Figure] = {f.device: f for f in log.all("compute_buffer") if f.device}
+    gpus = sorted((name for name in printed if not _HOSTS.search(name)), key=_order)
+    if not gpus or len({_NUMBER.sub("", name) for name in gpus}) > 1:
+        return None
+    hosts = [name for name in printed if _HOSTS.search(name)]
+    figures = {number: printed[name] for number, name in enumerate(gpus)}
+    if hosts:
+        figures[HOST] = printed[max(hosts, key=lambda name: printed[name].value)]
+    if deployment.engine.name == "ollama":
+        deployment = as_llamacpp(deployment, model)
+    flags = flags_of(deployment)
+    where = _where(log, model, flags, gpus)
+    found = [answer for context in _contexts(log, model, deployment, flags)
+             if (answer := _answer(model, context, where)) is not None]  # fmt: skip
+    if not found:
+        return None
+    best = min(found, key=lambda answer: _distance(answer, figures))
+    return [_row(figure, device, best, gpus) for device, figure in figures.items()
+            if device in best.sizes]  # fmt: skip
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes by device, their bounds by how many bits a file may have, and the micro-batch."""
+
+    sizes: dict[int, int]
+    least: dict[int, int]
+    most: dict[int, int]
+    batch: int
+
+
+def _order(name: str) -> int:
+    found = _NUMBER.search(name)
+    return int(found[1]) if found else 0
+
+
+def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
+    """Layers by the shares of the caches' buffers; the output by how many layers are offloaded."""
+    count = model.layers
+    place = placement(model, flags, len(gpus))
+    layers, output = place.layers, place.output
+    held = {f.device: f.value for f in log.all("kv_buffer") if f.device}
+    whole = sum(held.values())
+    if whole:
+        edges, seen = [0], 0.0
+        for names in ([n for n in held if _HOSTS.search(n)], *([name] for name in gpus)):
+            seen += sum(held.get(name, 0.0) for name in names)
+            edges.append(round(seen / whole * count))
+        layers = tuple(
+            device for device, (first, last) in
+            enumerate(itertools.pairwise(edges), start=HOST) for _ in range(first, last)
+        )  # fmt: skip
+        output = len(gpus) - 1
+        offloaded, most = log.get("offloaded_layers"), log.get("offloadable_layers")
+        partly = offloaded is not None and most is not None and offloaded.value < most.value
+        if (partly or HOST in layers) and not flags.build.output_first:
+            output = HOST
+    where = where_of(model, flags, msgspec.structs.replace(place, layers=layers, output=output))
+    copies = log.get("sched_copies")
+    if copies is not None:
+        where = msgspec.structs.replace(where, pipelined=copies.value > 1)
+    return where
+
+
+def _contexts(log: Log, model: Model, deployment: Deployment, flags: Flags) -> list[Context]:
+    """The context with the outputs of a server and of the C API; micro-batches if none is named."""
+    named = "ubatch_size" in log.flags or "batch_size" in log.flags
+    made = []
+    for batch in (flags.ubatch_size,) if named else _BATCHES:
+        one = msgspec.structs.replace(
+            flags, ubatch_size=batch, batch_size=max(batch, flags.batch_size)
+        )
+        made += [context_of(model, one)]
+        made += [context_of(model, msgspec.structs.replace(one, n_outputs_max=0))]
+    return made
+
+
+def _answer(model: Model, context: Context, where: Where) -> _Answer | None:
+    sizes = split_bytes(model, context, where)
+    if sizes is None:
+        return None
+    least = most = sizes
+    if where.weights and model.quantization is None:  # a config says nothing of its GGUF file
+        sizes = split_bytes(model, context, _weighing(where, _USUAL_WEIGHTS)) or sizes
+        least = split_bytes(model, context, _weighing(where, _LEAST_WEIGHTS)) or sizes
+    return _Answer(sizes=dict(sizes), least=dict(least), most=dict(most), batch=context.ubatch)
+
+
+def _weighing(where: Where, share: float) -> Where:
+    """The same with weights of `share` of their bytes."""
+    return msgspec.structs.replace(where, weights=tuple(
+        msgspec.structs.replace(
+            table, each=table.each * share, expert=table.expert * share,
+            sizes=tuple((count, int(size * share)) for count, size in table.sizes),
+        )
+        for table in where.weights
+    ))  # fmt: skip
+
+
+def _distance(answer: _Answer, figures: dict[int, Figure]) -> float:
+    """How far the printed buffers lie outside the answer's; the host's says most."""
+    total = 0.0
+    for device, figure in figures.items():
+        high, low = answer.most.get(device, 0), answer.least.get(device, 0)
+        outside = max(figure.value - high, low - figure.value, 0.0)
+        total += outside * (4 if device == HOST else 1) + 1e-3 * abs(
+            answer.sizes.get(device, 0) - figure.value
+        )
+    return total
+
+
+def _row(figure: Figure, device: int, answer: _Answer, gpus: list[str]) -> Comparison:
+    value, least, most = (part[device] for part in (answer.sizes, answer.least, answer.most))
+    name = "compute_buffer" if len(gpus) == 1 and device != HOST else (
+        f"compute {figure.device}"
+    )  # fmt: skip
+    return compared(
+        figure, value, low=_LOW * least, high=_HIGH * most, exact=False, name=name,
+        cause=f"{_CAUSE}; micro-batches of {answer.batch:,} taken",
+    )  # fmt: skip
