@@ -35,6 +35,13 @@ def models(words: tuple[str, ...], as_json: bool, coverage: bool) -> int:
     return 0
 
 
+_CONTEXT = (
+    "max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "seq_length",
+    "max_sequence_length",
+)  # fmt: skip
+"""Where configs say how long a text may be."""
+
+
 def _model_rows(words: tuple[str, ...]) -> list[list[str]]:
     import msgspec
 
@@ -44,7 +51,7 @@ def _model_rows(words: tuple[str, ...]) -> list[list[str]]:
     for name, entry in entries().items():
         config: dict[str, Any] = msgspec.json.decode(entry.config)
         inner = config.get("text_config") or config
-        context = inner.get("max_position_embeddings") or config.get("n_positions") or ""
+        context = next((n for key in _CONTEXT if (n := inner.get(key))), "")
         row = [
             name,
             str(config.get("model_type", "")),
@@ -103,6 +110,9 @@ def _rate(gpu: Any, dtype: str) -> str:
     return f"{rate / 1e12:,.0f} TFLOP/s" + (f" (as {used})" if used != dtype else "")
 
 
+_PROSE = ("source", "verified by")
+
+
 def _emit(command: str, head: list[str], rows: list[list[str]], as_json: bool) -> None:
     if as_json:
         from kvproof.surfaces.document import document
@@ -112,4 +122,4 @@ def _emit(command: str, head: list[str], rows: list[list[str]], as_json: bool) -
         return
     from kvproof.surfaces.text import table
 
-    click.echo(table(head, rows, left=2))
+    click.echo(table(head, rows, left=2, prose=head[-1] in _PROSE))
