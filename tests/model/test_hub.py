@@ -275,3 +275,17 @@ def test_unknown_failures_are_one_line() -> None:
     assert "answers 500" in str(explained(_failure(500), "a/b"))
     assert "HF_TOKEN" in str(explained(_failure(401), "a/b"))
     assert "OSError" in str(explained(OSError("x\ny"), "a/b"))
+
+
+def test_a_hub_out_of_reach_leaves_the_near_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> kvproof.Model:
+        raise HubError("the hub can't be reached", hint="check the network")
+
+    monkeypatch.setattr("kvproof.model.hub.read_hub", unreachable)
+    with pytest.raises(HubError) as caught:
+        kvproof.load_model("Qwen/Qwen3-9B")
+    assert "check the network; or, did you mean" in str(caught.value.hint)
+    assert "Qwen/Qwen3-8B" in str(caught.value.hint)
+    with pytest.raises(HubError) as caught:
+        kvproof.load_model("zzzzz/qqqqq")
+    assert caught.value.hint == "check the network"

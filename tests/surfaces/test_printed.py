@@ -130,3 +130,31 @@ def test_a_source_is_one_that_a_reader_can_place(asked: tuple[str, ...]) -> None
     shown = _run("plan", *asked, "--contexts", "4k", "--explain").stdout
     assert "Memory, term by term" in shown
     assert not re.search(r"\blog\d{3}\b", shown)
+
+
+def test_weights_that_leave_nothing_say_what_helps() -> None:
+    shown = _run("plan", "Qwen/Qwen3-32B", "--gpu", "RTX-4090", "--contexts", "4k").stdout
+    assert "Does not start:" in shown
+    assert "at full length:" not in shown
+    assert "are missing on each GPU: spread the weights over more of them (--tp)" in shown
+
+
+def test_what_llama_cpp_lowers_is_said() -> None:
+    shown = _run("plan", "Qwen/Qwen3-32B", "--gpu", "RTX-4090", "--engine", "llamacpp")
+    assert re.search(
+        r"--fit starts what fits: a context of 4,096 tokens, and \d+ of 64", shown.stderr
+    )
+    fits = _run("plan", "Qwen/Qwen3-4B", "--gpu", "RTX-4090", "--engine", "llamacpp")
+    assert "--fit" not in fits.stderr
+
+
+def test_memory_shared_with_the_cpu_says_the_gpus_part() -> None:
+    said = _run("plan", "Qwen/Qwen3-4B", "--gpu", "M3-Max-64GB", "--contexts", "4k").stderr
+    assert "48.00 GiB of 64.00 GiB are the GPU's" in said
+
+
+def test_weights_are_named_by_the_types_they_are_stored_in() -> None:
+    shown = _run("plan", "openai/gpt-oss-20b", "--gpu", "H100", "--contexts", "4k", "--explain")
+    roles = dict(re.findall(r"weights: (\w+): [\d,]+ parameters stored as ([^:]+):", shown.stdout))
+    assert roles["expert"] == "mxfp4 and bf16"
+    assert {roles[name] for name in ("attention", "embedding", "head", "router")} == {"bf16"}

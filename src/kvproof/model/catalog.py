@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from kvproof.errors import unknown_name
+from kvproof.errors import UsageError, unknown_name
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -209,7 +209,7 @@ def _short_names() -> dict[str, str]:
     return out
 
 
-def no_such_model(name: str) -> Exception:
+def no_such_model(name: str) -> UsageError:
     """The error for a name that the catalogue does not hold, with the near ones."""
     known = [*entries(), *_catalog().aliases]
     return unknown_name("model", name, known, see="kvproof models lists them")

@@ -125,8 +125,10 @@ def _by_name(name: str, *, offline: bool) -> Model:
             raise
         if offline:
             raise catalog.no_such_model(name) from None
+        near = catalog.no_such_model(name).hint or ""
+        hint = f"{error.hint}; or, {near}" if near.startswith("did you") else error.hint
         raise HubError(
-            f"{name!r} is not in the catalogue, and the hub: {error.message}", hint=error.hint
+            f"{name!r} is not in the catalogue, and the hub: {error.message}", hint=hint
         ) from error
 
 

@@ -43,6 +43,14 @@ def _schemes(quantization: Quantization, group: TensorGroup) -> list[tuple[Schem
     return list(counts.items())
 
 
+def _types(model: Model, group: TensorGroup) -> list[str]:
+    """What the tensors of `group` are stored in, by name."""
+    plain, quantization = "f32" if group.fp32 else model.dtype, model.quantization
+    if quantization is None or not quantization.covers(linear=group.linear, role=group.role):
+        return [plain]
+    return [plain if scheme is None else scheme.name for scheme, _ in _schemes(quantization, group)]
+
+
 def weight_bytes(model: Model) -> int:
     """Bytes of all weights: exact from the checkpoint's headers when known, else computed."""
     if model.stored_weight_bytes is not None:
@@ -73,16 +81,17 @@ def expert_bytes(model: Model) -> int:
 def weight_terms(model: Model) -> tuple[Term, ...]:
     """One term per role of tensor; they add up to the computed weight bytes."""
     by_role: dict[str, tuple[int, int]] = {}
+    types: dict[str, dict[str, None]] = {}
     for group in model.tensors:
         size, count = by_role.get(group.role, (0, 0))
         by_role[group.role] = (size + stored_bytes(model, group), count + group.elements)
-    method = model.quantization.method if model.quantization else model.dtype
+        types.setdefault(group.role, {}).update(dict.fromkeys(_types(model, group)))
     return tuple(
         Term(
             name=f"weights: {role.replace('_', ' ')}",
             value=size,
             unit="B",
-            formula=f"{count:,} parameters stored as {method}: {size:,} B",
+            formula=f"{count:,} parameters stored as {' and '.join(types[role])}: {size:,} B",
             source="tensor shapes of the architecture; quantization_config",
         )
         for role, (size, count) in sorted(by_role.items(), key=lambda item: -item[1][0])

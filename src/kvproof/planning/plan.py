@@ -23,12 +23,14 @@ from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.engine.stored_types import types_of
 from kvproof.engine.vendors import unconfirmed
 from kvproof.errors import UsageError
+from kvproof.hardware import Accelerator
 from kvproof.kinds import Types, element_type
 from kvproof.model.overrides import trained_length
 from kvproof.model.types import Model
 from kvproof.model.weights import weight_bytes
 from kvproof.timing.measured import efficiency
 from kvproof.timing.step import Efficiency, Machine, StepTime, crossover_tokens, step_time
+from kvproof.units import show_bytes
 
 _SAY_TYPES = ("vllm",)
 """Engines whose rules say themselves in which type a checkpoint of 32 bits runs."""
@@ -287,8 +289,8 @@ def _hardware_warnings(deployment: Deployment) -> tuple[str, ...]:
     gpu, out = deployment.accelerator, []
     if gpu is not None and gpu.unified_memory and not deployment.flags.get("used"):
         out.append(
-            f"{gpu.name} shares its memory with the CPU: what the system and other programs hold "
-            "comes off it; give that as --used SIZE (used=)"
+            f"{gpu.name} shares its memory with the CPU{_part(gpu)}: what the system and other "
+            "programs hold comes off it; give that as --used SIZE (used=)"
         )
     kinds = {kind.vendor: kind for _, kind in deployment.kinds}.values()
     out += [said for kind in kinds if (said := unconfirmed(deployment.engine.name, kind))]
@@ -305,6 +307,14 @@ def _hardware_warnings(deployment: Deployment) -> tuple[str, ...]:
             how = "the smallest and the slowest rank decide for all"
         out.append(f"different GPUs ({names}): {how}")
     return tuple(out)
+
+
+def _part(gpu: Accelerator) -> str:
+    """How much of the machine's memory is the GPU's, where that is much less."""
+    whole = gpu.nominal_memory_bytes
+    if not whole or gpu.memory_bytes > 0.9 * whole:
+        return ""
+    return f", {show_bytes(gpu.memory_bytes)} of {show_bytes(whole)} are the GPU's"
 
 
 def _refusals(model: Model, deployment: Deployment) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def verdict(report: Report, word: str = "printed") -> str:
         return "Nothing was predicted: the log does not state num_ctx."
     if not report.rows:
         return "Nothing was predicted: name the model and the GPU."
-    return paint(f"Every {word} figure lies where it was predicted.", "green")
+    return paint(f"Every {word} figure that was compared lies where it was predicted.", "green")
 
 
 def report_result(report: Report) -> dict[str, Any]:

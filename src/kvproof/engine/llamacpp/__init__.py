@@ -78,11 +78,12 @@ def offload_for(model: Model, deployment: Deployment) -> Offload | None:
 
 
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """What could not be read beside the model, and an assumed speed of the host's memory."""
+    """What --fit lowered, what could not be read beside the model, and an assumed speed."""
     from kvproof.engine.llamacpp.companions import companions_of
+    from kvproof.engine.llamacpp.memory import lowered_note
 
     flags, offload = flags_of(deployment), offload_for(model, deployment)
-    unread = companions_of(flags).unread
+    unread = (*lowered_note(model, deployment), *companions_of(flags).unread)
     if offload is None or flags.host_bandwidth:
         return unread
     if not (offload.weight_bytes or offload.expert_bytes or offload.cache_share):

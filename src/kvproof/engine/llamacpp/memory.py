@@ -123,6 +123,18 @@ def _settled(
     )  # fmt: skip
 
 
+def lowered_note(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """What --fit starts in place of what was asked; nothing where that fits."""
+    settled = settle(model, deployment)
+    if not settled.lowered:
+        return ()
+    here = sum(device != HOST for device in settled.place.layers)
+    said = f"--fit starts what fits: a context of {settled.context.cells:,} tokens"
+    if here < model.layers:
+        said += f", and {here} of {model.layers} layers on the GPU"
+    return (said,)
+
+
 def offload_of(model: Model, deployment: Deployment) -> Offload | None:
     """What a step reads from host memory, and GPUs that wait for each other; None for neither."""
     settled = settle(model, deployment)

@@ -51,7 +51,7 @@ def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     else:
         from kvproof.surfaces.terminal import fold
 
-        click.echo(fold(_text(answer, sequences, str(deployment.engine))))
+        click.echo(fold(_text(answer, sequences, str(deployment.engine), model.name)))
         if values["explain"]:
             from kvproof.surfaces.show import terms_text
 
@@ -60,7 +60,7 @@ def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     return 0 if answer.fits else 1
 
 
-def _text(answer: Any, sequences: dict[int, int], engine: str) -> str:
+def _text(answer: Any, sequences: dict[int, int], engine: str, name: str) -> str:
     from kvproof.engine.common_flags import limit_name
     from kvproof.surfaces.text import heading, paint, table
     from kvproof.units import show_bytes, show_context
@@ -83,7 +83,7 @@ def _text(answer: Any, sequences: dict[int, int], engine: str) -> str:
         for n, count in sequences.items()
     ]
     parts = [
-        f"{heading(engine)}\n"
+        f"{heading(name)}  ({engine})\n"
         f"  {answer.num_blocks:,} blocks of {answer.block_size:,} tokens, "
         f"{answer.bytes_per_block:,} B each; {answer.tokens:,} tokens\n"
         f"  maximum concurrency for {answer.max_model_len:,} tokens: {answer.max_concurrency:.2f}x",

@@ -8,8 +8,8 @@ import click
 
 from kvproof.surfaces.cli.options import (
     TOKENS,
-    deployment_options,
     engine_of,
+    given_options,
     inputs_of,
     make_deployment,
     output_options,
@@ -19,7 +19,7 @@ from kvproof.surfaces.cli.options import (
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("sources", metavar="MODEL...", nargs=-1)
-@deployment_options
+@given_options
 @click.option("--attention", is_flag=True, help="One body with MHA, GQA, MQA and MLA caches.")
 @click.option("--groups", type=int, help="With --attention: KV heads of the GQA row.")
 @click.option(
@@ -71,6 +71,7 @@ def _rows(model: Any, values: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 **row,
                 "gpu": answer.gpu or "given memory",
+                "engine": answer.engine,
                 "bytes_per_token": answer.bytes_per_token,
                 "bytes_per_sequence": first.bytes_per_sequence,
                 "kv_bytes": answer.budget.kv_bytes,
@@ -140,7 +141,7 @@ def _text(rows: list[dict[str, Any]]) -> str:
                 f"{step.tokens_per_second_per_user:.0f}" if step else "-",
             ]
         )
-    context = rows[0]["context"]
-    return f"{heading(f'At {show_context(context)} tokens per sequence')}\n" + table(
-        head, lines, left=2
-    )
+    context, engines = rows[0]["context"], dict.fromkeys(row.get("engine") for row in rows)
+    by = ", ".join(engine for engine in engines if engine)
+    title = f"At {show_context(context)} tokens per sequence" + (f" ({by})" if by else "")
+    return f"{heading(title)}\n" + table(head, lines, left=2)

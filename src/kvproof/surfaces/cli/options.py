@@ -42,6 +42,21 @@ def output_options(command: F) -> F:
 
 
 def deployment_options(command: F) -> F:
+    """A manifest that holds the deployment, and what is given by itself."""
+    command = given_options(command)
+    for option in (
+        click.option("--server", metavar="NAME", help="Which server of the manifest."),
+        click.option(
+            "--manifest",
+            metavar="FILE",
+            help="Kubernetes manifest, chart values or compose file that serves it.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def given_options(command: F) -> F:
     """--gpu, --engine and the flags that most deployments change."""
     for option in (
         click.option("--other-memory", type=SIZE, help="Formula: other memory per GPU [4GB]."),
@@ -56,12 +71,6 @@ def deployment_options(command: F) -> F:
         click.option("--kv-dtype", help="Cache element type, e.g. fp8."),
         click.option("--tp", type=int, help="Tensor-parallel GPUs of one replica."),
         click.option("--engine", default="vllm", show_default=True, help="Engine[@version]."),
-        click.option("--server", metavar="NAME", help="Which server of the manifest."),
-        click.option(
-            "--manifest",
-            metavar="FILE",
-            help="Kubernetes manifest, chart values or compose file that serves it.",
-        ),
         click.option(
             "--gpu", metavar="GPU", help="GPU, with a count: 8xH100-80GB; mixed: H100-80GB+L40S."
         ),
