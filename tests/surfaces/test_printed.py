@@ -142,7 +142,7 @@ def test_weights_that_leave_nothing_say_what_helps() -> None:
 def test_what_llama_cpp_lowers_is_said() -> None:
     shown = _run("plan", "Qwen/Qwen3-32B", "--gpu", "RTX-4090", "--engine", "llamacpp")
     assert re.search(
-        r"--fit starts what fits: a context of 4,096 tokens, and \d+ of 64", shown.stderr
+        r"started \(--fit\): a context of 4,096 tokens and \d+ of 64 layers", shown.stderr
     )
     fits = _run("plan", "Qwen/Qwen3-4B", "--gpu", "RTX-4090", "--engine", "llamacpp")
     assert "--fit" not in fits.stderr

@@ -192,6 +192,7 @@ def rows_text(plan: Plan) -> str:
     copies = replicas if plan.replicas > 1 else ""
     if plan.attention_copies > 1:
         copies += f", each of {plan.attention_copies} copies of the attention"
+    copies += "; in brackets of all" if copies else ""
     title = f"How many fit, and how fast ({plan.engine}{copies}; all at full length)"
     return f"{heading(title)}\n{table(head, rows)}{_speed_note(plan)}"
 

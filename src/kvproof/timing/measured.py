@@ -40,7 +40,9 @@ def efficiency(gpu: str, *, kv_bits: float, weight_bits: float) -> Efficiency:
     table = _table()
     row = next((r for r in table.rows if r.gpu in gpu.upper()), table.other)
     measured = (
-        "measured" if row is not table.other else "not measured on this GPU: medians of others"
+        "measured on such GPUs"
+        if row is not table.other
+        else "not measured on this GPU: medians of others"
     )
     narrow_kv, narrow_weights = kv_bits <= 8, weight_bits <= 8
     return Efficiency(

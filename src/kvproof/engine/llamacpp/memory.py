@@ -128,11 +128,13 @@ def lowered_note(model: Model, deployment: Deployment) -> tuple[str, ...]:
     settled = settle(model, deployment)
     if not settled.lowered:
         return ()
+    parts = []
+    if not flags_of(deployment).ctx_size:
+        parts.append(f"a context of {settled.context.cells:,} tokens")
     here = sum(device != HOST for device in settled.place.layers)
-    said = f"--fit starts what fits: a context of {settled.context.cells:,} tokens"
     if here < model.layers:
-        said += f", and {here} of {model.layers} layers on the GPU"
-    return (said,)
+        parts.append(f"{here} of {model.layers} layers on the GPU")
+    return (f"what fits is started (--fit): {' and '.join(parts)}",) if parts else ()
 
 
 def offload_of(model: Model, deployment: Deployment) -> Offload | None:
