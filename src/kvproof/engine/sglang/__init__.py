@@ -2,8 +2,8 @@
 
 Rules of 0.3.6 to 0.5.23 (`versions`). `kv_bytes` are the bytes of the attention pools, K and V
 buffers of all layers on one GPU as the log prints them (DeepSeek-V4: what its line calls
-available_bytes); the state pool of hybrid models and a draft's own pool stand beside them. Not
-modelled: HiSparse, KV sharding, unified memory pools.
+available_bytes); the state pool of hybrid models and a draft's own pool stand beside them. HiSparse
+and unified memory pools are refused; KV sharding is not modelled.
 """
 
 from __future__ import annotations

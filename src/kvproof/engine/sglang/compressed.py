@@ -4,8 +4,8 @@ available = tokens x bytes a token + fixed (pool_configurator.py, `DSV4PoolConfi
 of the full length costs its part of an entry in each compressing layer, and `swa_full_tokens_ratio`
 (0.1) of a raw row in every layer with the states that follow it. 0.5.16 counts the states of
 ratio 128 by request; 0.5.21 sizes the raw pool by max_running_requests unless a ratio is given,
-and counts FlashMLA's page padding. Not modelled: the unified pool of AMD, HiSparse, encoder
-replay, V4.1's ratios of 1 and 2.
+and counts FlashMLA's page padding. V4.1's ratios of 1 and 2 are refused; the unified pool of AMD
+and encoder replay are not modelled.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from kvproof.engine.sglang.flags import Flags
 from kvproof.engine.sglang.windows import request_window_tokens, running_requests, up_to
+from kvproof.errors import UsageError
 from kvproof.kinds import CompressedSlot, SlidingSlot, Slot
 from kvproof.model.types import Model
 
@@ -51,6 +52,13 @@ def compressed_pools(model: Model, flags: Flags, layers: range) -> Compressed:
     slots = [s for s in model.slots if isinstance(s, CompressedSlot) and s.layer in layers]
     fast = [slot for slot in slots if slot.ratio == 4]
     slow = [slot for slot in slots if slot.ratio == 128]
+    other = {slot.ratio for slot in slots} - {4, 128}
+    if other:
+        raise UsageError(
+            f"{model.name} compresses by {', '.join(map(str, sorted(other)))} too: SGLang's pools "
+            "for that are not computed",
+            hint="ratios of 4 and 128, as in DeepSeek-V4, are",
+        )
     dim = slots[0].dim if slots else 0
     window = slots[0].window if slots else 0
     index = max((slot.index_dim for slot in fast), default=0)

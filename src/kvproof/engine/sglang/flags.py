@@ -130,7 +130,8 @@ _READ = frozenset(
      "decode_attention_backend", "dsa_prefill_backend", "dsa_decode_backend",
      "mamba_radix_cache_strategy", "mamba_ssm_dtype", "quantization", "disable_cuda_graph",
      "cuda_graph_bs", "enable_piecewise_cuda_graph", "disaggregation_mode", "moe_a2a_backend",
-     "enable_lora", "lora_paths", "enable_hierarchical_cache", "language_only", "load_format",
+     "enable_lora", "lora_paths", "enable_hierarchical_cache", "enable_hisparse",
+     "enable_unified_memory", "language_only", "load_format",
      "disable_prefill_cuda_graph", "disable_decode_cuda_graph", "json_model_override_args",
      "speculative_draft_model_path", "speculative_draft_kv_cache_dtype",
      "speculative_num_steps")  # SGLang refuses the tokens and choices of a draft without its steps
@@ -152,6 +153,13 @@ def is_read(name: str) -> bool:
     return canonical_flag(name) in _READ
 
 
+# Pools of another build: mem_cache/sparsity (HiSparse), unified_memory_pool.py of 0.5.23.
+_REFUSED = {
+    "enable_hisparse": "keeps entries in the host's memory that its pool has no room for",
+    "enable_unified_memory": "lets states and tokens share one pool while it runs",
+}
+
+
 def read_flags(deployment: Deployment) -> Flags:
     """The deployment's flags under SGLang's names, checked; defaults by GPU memory filled in."""
     given: dict[str, Any] = {}
@@ -160,6 +168,9 @@ def read_flags(deployment: Deployment) -> Flags:
             raise unknown_name("SGLang flag", name, sorted(known_flags()), see="write tp_size=8")
         if value is not None:
             given[_ALIASES.get(name, name)] = _value(_ALIASES.get(name, name), value)
+    for name, what in _REFUSED.items():
+        if given.get(name):
+            raise UsageError(f"SGLang's {name} {what}: not computed", hint="leave it out")
     rules = rules_for(deployment.engine.version)
     if given.get("kv_cache_dtype", "auto") not in OWN_KV_DTYPES:
         check_type(_KV_DTYPES, str(given.get("kv_cache_dtype", "auto")), deployment.engine.version)

@@ -203,7 +203,9 @@ def _image_factor(model: Model, flags: Flags) -> float:
         return 1.0
     if flags.rules.image_cut:
         return flags.rules.image_cut
-    layers = vision.get("num_hidden_layers", _VIT_LAYERS)
+    # `depth`, as Qwen's and GLM's encoders call it, has no other name in the transformers that
+    # SGLang pins (4.57.1 to 5.19.0): those count as 24 layers.
+    layers = _VIT_LAYERS if "depth" in vision else vision.get("num_hidden_layers", _VIT_LAYERS)
     width = vision.get("hidden_size", _VIT_WIDTH)
     try:
         ratio = int(layers) * int(width) ** 2 / (_VIT_LAYERS * _VIT_WIDTH**2)

@@ -17,6 +17,7 @@ UNFOLLOWED: Mapping[str, Unfollowed] = {
     "SGLANG_DSV4_COMPRESS_STATE_DTYPE": Unfollowed("sets the type of compressor states"),
     "SGLANG_DSV4_KV_LAYOUT": Unfollowed("lays DeepSeek-V4's cache out otherwise"),
     "SGLANG_DSV4_COMPRESSED_KV_LAYOUT": Unfollowed("lays DeepSeek-V4's cache out otherwise"),
+    "SGLANG_HACK_FLASHMLA_BACKEND": Unfollowed("may keep DeepSeek-V4's cache in one pool"),
     "SGLANG_DSV4_UNIFIED_KV_FP8": Unfollowed("keeps DeepSeek-V4's cache in FP8"),
     "SGLANG_OPT_MINIMAX_M3_FP8_INDEX_CACHE": Unfollowed("keeps the index cache in FP8"),
     "SGLANG_AITER_KV_CACHE_LAYOUT": Unfollowed("lays the cache out otherwise"),
