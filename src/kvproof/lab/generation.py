@@ -16,7 +16,7 @@ from kvproof.lab.elements import cache_types
 from kvproof.lab.models.runner import Runner
 from kvproof.lab.pool.pool import PagedPool
 from kvproof.lab.sampling import Sampler, Sampling
-from kvproof.lab.steps import Contiguous, PagedStep, Static, Uncached, type_name
+from kvproof.lab.steps import Contiguous, GatheredStep, PagedStep, Static, Uncached, type_name
 
 
 @dataclass(slots=True)
@@ -105,13 +105,14 @@ def _plain(runner: Runner, tokens: list[int], step: object, out: Generated) -> P
 
 
 def _paged(runner: Runner, tokens: list[int], pool: PagedPool, out: Generated) -> Passes:
+    kind = PagedStep if runner.compiled else GatheredStep
     sequence, out.cached_tokens = pool.open(tokens)
     out.cache_bytes = pool.allocated_bytes
     try:
         while True:
             new = tokens[sequence.length :]
             pool.append(sequence, len(new))
-            step = PagedStep(View(pool, [sequence], [len(new)]))
+            step = kind(View(pool, [sequence], [len(new)]))
             logits = last_logits(runner, new, sequence.length - len(new), step)
             pool.settle(sequence, tokens)
             tokens.append((yield logits))

@@ -51,10 +51,18 @@ def kv_heads_of(body: Body, rank: int, ranks: int) -> tuple[int, ...]:
     return (rank * body.kv_heads // ranks,)
 
 
-class ShardedRunner(Runner):
-    """One rank's part of a body and its weights: sliced heads and feed-forward, sums of all."""
+class PlainRunner(Runner):
+    """A runner without compiled kernels.
 
-    by_row = False
+    Each process would compile them for itself, for seconds, and they change neither bytes nor
+    tokens.
+    """
+
+    compiled = False
+
+
+class ShardedRunner(PlainRunner):
+    """One rank's part of a body and its weights: sliced heads and feed-forward, sums of all."""
 
     def __init__(self, body: Body, weights: Weights, rank: int, ranks: int) -> None:
         heads = body.heads // ranks

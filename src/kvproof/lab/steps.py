@@ -4,6 +4,7 @@ Uncached      nothing is kept: the whole sequence goes through the model every t
 Contiguous    one growing tensor per layer; every step copies it (torch.cat)
 Static        one tensor of the longest length per layer, reserved at once
 PagedStep     blocks of a PagedPool, any number of sequences at once
+GatheredStep  the same without compiled kernels
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from kvproof.errors import UsageError
 from kvproof.kinds import ELEMENT_TYPES
 from kvproof.lab.attention import View, attend
 from kvproof.lab.attention.dense import attend as plain_attend
+from kvproof.lab.attention.dense import attend_dense
 from kvproof.lab.models.body import Body
 from kvproof.lab.pool.planes import storage_bytes
 
@@ -115,6 +117,17 @@ class PagedStep:
         """Write into the blocks, then read them in place."""
         self.view.write(layer, *vectors)
         return attend(self.view, layer, q, scale=body.scale, v_dim=body.value_dim)
+
+
+class GatheredStep(PagedStep):
+    """A pass that copies the entries out of the blocks and leaves attention to torch."""
+
+    def attend(
+        self, layer: int, q: torch.Tensor, vectors: tuple[torch.Tensor, ...], body: Body
+    ) -> torch.Tensor:
+        """Write into the blocks, then gather them."""
+        self.view.write(layer, *vectors)
+        return attend_dense(self.view, layer, q, scale=body.scale, v_dim=body.value_dim)
 
 
 def type_name(dtype: torch.dtype) -> str:

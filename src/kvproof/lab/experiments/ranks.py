@@ -11,7 +11,7 @@ from kvproof.lab.experiments.result import Check, Experiment, rounded
 from kvproof.lab.generation import generate
 from kvproof.lab.models.runner import Runner
 from kvproof.lab.models.sources import Shape, random_body
-from kvproof.lab.parallel import RankResult, Task, run_tasks
+from kvproof.lab.parallel import PlainRunner, RankResult, Task, run_tasks
 from kvproof.model.types import Model
 
 _BLOCK = 16
@@ -44,7 +44,9 @@ def parallel(*, prompt: int = 24, output: int = 8) -> Experiment:
     """Heads of random bodies over 2 and 4 processes and SmolLM2's over 3: bytes, and tokens."""
     cases, length = _cases(), prompt + output
     asked = [(7 * i + 5) % _VOCAB for i in range(prompt)]
-    alone = {case.name: generate(case.runner, asked, output) for case in cases}
+    alone = {
+        c.name: generate(PlainRunner(c.runner.body, c.runner.weights), asked, output) for c in cases
+    }
     runs = _runs(cases, asked, output)
     rows, checks, apart, wrong, ranks_run = [], [], 0, 0, 0
     for case in cases:

@@ -40,7 +40,7 @@ class Runner:
     layer costs more accuracy than all else.
     """
 
-    by_row = True  # False in runners that must reach between a layer's parts
+    compiled = True  # False: torch alone, layer by layer, with nothing to compile
 
     def __init__(self, body: Body, weights: Weights) -> None:
         self.body, self.weights = body, weights
@@ -50,7 +50,7 @@ class Runner:
         local = body.gemma.local_theta if body.gemma else body.theta
         self._frequencies = {True: 1.0 / local**steps, False: 1.0 / body.theta**steps}
         self._row: row.Row | None = None
-        if self.by_row and row.fits(body, weights):
+        if self.compiled and row.fits(body, weights):
             self._row = row.Row(body, weights)
 
     def forward(
@@ -69,7 +69,7 @@ class Runner:
                     x = self._layer(layer, x, turns[self._is_local(layer)], step)
             x = self._norm(x[rows], "norm")
             head = self.weights["embed" if self.body.tied else "head"]
-            return linear(x, head).float()
+            return self._times(x, head).float()
 
     def _by_row(
         self, x: torch.Tensor, turns: dict[bool, Turn], step: Step, kernels: row.Row
@@ -112,7 +112,7 @@ class Runner:
         if body.gemma is not None:
             q, k = self._norm(q, f"{layer}.q_norm"), self._norm(k, f"{layer}.k_norm")
         out = step.attend(layer, rotate(q, turn), (rotate(k, turn), v), body)
-        return linear(out.flatten(1), self.weights[f"{layer}.o"])
+        return self._times(out.flatten(1), self.weights[f"{layer}.o"])
 
     def _latent_attention(
         self,
@@ -126,7 +126,7 @@ class Runner:
         q = self._project(x, layer, "q", self.body.heads)
         q_nope, q_rope = q.split((latent.nope_dim, latent.rope_dim), -1)
         q_latent = torch.einsum("thn,hnl->thl", q_nope, self.weights[f"{layer}.k_up"])
-        down = linear(x, self.weights[f"{layer}.kv_down"])
+        down = self._times(x, self.weights[f"{layer}.kv_down"])
         squeezed, k_rope = down.split((latent.latent_dim, latent.rope_dim), -1)
         squeezed = self._norm(squeezed, f"{layer}.kv_norm")
         entry = torch.cat((squeezed[:, None], rotate(k_rope[:, None], turn)), -1)
@@ -134,16 +134,20 @@ class Runner:
             layer, torch.cat((q_latent, rotate(q_rope, turn)), -1), (entry,), self.body
         )
         values = torch.einsum("thl,hvl->thv", out, self.weights[f"{layer}.v_up"])
-        return linear(values.flatten(1), self.weights[f"{layer}.o"])
+        return self._times(values.flatten(1), self.weights[f"{layer}.o"])
+
+    def _times(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """x @ weight.T."""
+        return linear(x, weight) if self.compiled else torch.nn.functional.linear(x, weight)
 
     def _project(self, x: torch.Tensor, layer: int, name: str, heads: int) -> torch.Tensor:
-        return linear(x, self.weights[f"{layer}.{name}"]).unflatten(-1, (heads, -1))
+        return self._times(x, self.weights[f"{layer}.{name}"]).unflatten(-1, (heads, -1))
 
     def _feed_forward(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         weights = self.weights
-        gate = linear(x, weights[f"{layer}.gate"])
+        gate = self._times(x, weights[f"{layer}.gate"])
         gate = silu(gate) if self.body.gemma is None else gelu(gate, approximate="tanh")
-        return linear(gate * linear(x, weights[f"{layer}.up"]), weights[f"{layer}.down"])
+        return self._times(gate * self._times(x, weights[f"{layer}.up"]), weights[f"{layer}.down"])
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         wide = x.float()
