@@ -115,49 +115,9 @@ def noted(note: str, repair: str | None) -> dict[str, str]:
 def main() -> None:
     folder = Path(sys.argv[1])
     extra = json.loads((ROOT / "scripts/catalog_extra.json").read_text())
-    manifest = {
-        row["model"]: row
-        for row in map(json.loads, (folder / "MANIFEST.jsonl").open())
-        if not row["file"].startswith("quant/")
-    }
-    entries: dict[str, dict] = {}
-    for name, row in sorted(manifest.items()):
-        if name in extra["left_out"]:
-            continue
-        config = json.loads((folder / row["file"]).read_text())
-        layers = config.get("num_hidden_layers") or config.get("text_config", {}).get(
-            "num_hidden_layers", 0
-        )
-        inner = config.get("text_config") or {}
-        section = config.pop("quantization_config", None) or inner.pop("quantization_config", None)
-        for part in (config, inner):
-            part.pop("quantization_config", None)
-        slimmed = slim(config)
-        if section:
-            slimmed["quantization_config"] = slim_quantization(section, layers)
-        side = folder / "quant" / f"{Path(row['file']).stem}_hf_quant_config.json"
-        if side.exists() and "quantization_config" not in slimmed:
-            section = json.loads(side.read_text())["quantization"]
-            slimmed["quantization_config"] = {
-                "quant_method": "modelopt",
-                **slim_quantization(section, layers),
-            }
-        entries[name] = {
-            "config": merged(slimmed, extra["repairs"].get(name, {})),
-            "source": extra["sources"].get(name, row["source"]),
-            "complete": row["complete"],
-            **noted(row["notes"], extra["repair_sources"].get(name)),
-        }
-    for name, twin in extra["twins"].items():
-        whole = {k: v for k, v in entries[twin]["config"].items() if k != "quantization_config"}
-        entries[name] = {
-            "config": whole,
-            "source": entries[twin]["source"],
-            "complete": True,
-            "note": f"config of {twin} less its quantization: the file of {name} was trimmed",
-        }
-    for name, row in extra["models"].items():
-        entries[name] = {"complete": True, **row}
+    entries = published(folder, extra)
+    entries |= {name: twin_of(entries, name, twin) for name, twin in extra["twins"].items()}
+    entries |= {name: {"complete": True, **row} for name, row in extra["models"].items()}
     for entry in entries.values():
         for source, licence in extra["licences"].items():
             if entry["source"].startswith(source):
@@ -170,6 +130,55 @@ def main() -> None:
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(document, separators=(",", ":"), sort_keys=False) + "\n")
     print(f"{len(entries)} models, {OUT.stat().st_size:,} bytes")
+
+
+def published(folder: Path, extra: dict) -> dict[str, dict]:
+    """An entry for each published config of the folder, put right by what is known of it."""
+    manifest = {
+        row["model"]: row
+        for row in map(json.loads, (folder / "MANIFEST.jsonl").open())
+        if not row["file"].startswith("quant/")
+    }
+    return {
+        name: {
+            "config": merged(facts(folder, row["file"]), extra["repairs"].get(name, {})),
+            "source": extra["sources"].get(name, row["source"]),
+            "complete": row["complete"],
+            **noted(row["notes"], extra["repair_sources"].get(name)),
+        }
+        for name, row in sorted(manifest.items())
+        if name not in extra["left_out"]
+    }
+
+
+def facts(folder: Path, file: str) -> dict:
+    """A config's facts, with the quantization that it or the file beside it names."""
+    config = json.loads((folder / file).read_text())
+    inner = config.get("text_config") or {}
+    layers = config.get("num_hidden_layers") or inner.get("num_hidden_layers", 0)
+    section = config.pop("quantization_config", None) or inner.pop("quantization_config", None)
+    for part in (config, inner):
+        part.pop("quantization_config", None)
+    slimmed = slim(config)
+    if section:
+        slimmed["quantization_config"] = slim_quantization(section, layers)
+    side = folder / "quant" / f"{Path(file).stem}_hf_quant_config.json"
+    if side.exists() and "quantization_config" not in slimmed:
+        section = json.loads(side.read_text())["quantization"]
+        own = {"quant_method": "modelopt", **slim_quantization(section, layers)}
+        slimmed["quantization_config"] = own
+    return slimmed
+
+
+def twin_of(entries: dict[str, dict], name: str, twin: str) -> dict:
+    """The entry of a model whose own file was trimmed, by its quantized twin's."""
+    whole = {k: v for k, v in entries[twin]["config"].items() if k != "quantization_config"}
+    return {
+        "config": whole,
+        "source": entries[twin]["source"],
+        "complete": True,
+        "note": f"config of {twin} less its quantization: the file of {name} was trimmed",
+    }
 
 
 main()

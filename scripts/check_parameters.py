@@ -15,6 +15,7 @@ import re
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -199,45 +200,55 @@ def main() -> None:
     rng = random.Random(opts.seed)
     tally: collections.Counter[str] = collections.Counter()
     wrong = set()
-    for model_type, kinds in sorted(classes().items()):
-        if opts.types and model_type not in opts.types:
-            continue
-        names = list(dict.fromkeys(n for k in GENERATING for n in kinds.get(k, ())))
-        if not names:
-            continue
-        for name in names:
-            for number in range(opts.rounds + 1):
-                label = "default"
-                try:
-                    base = default_config(model_type).to_dict()
-                    if not opts.full:
-                        shrink(base, rng)
-                    complete(model_type, base)
-                    if number:
-                        label = " ".join(mutate(base, rng, rng.choice((0.05, 0.15, 0.3))))
-                    config = transformers.CONFIG_MAPPING[model_type].from_dict(base)
-                    want = getattr(transformers, name).config_class
-                    if not isinstance(config, want):
-                        text = config.get_text_config(decoder=True)
-                        config = text if isinstance(text, want) else config
-                    kind = config.model_type
-                except Exception as error:
-                    tally["refused"] += 1
-                    if number == 0:
-                        print(model_type, name, "NO DEFAULT", str(error)[:100])
-                    continue
-                result = check(kind, name, config, label[:300])
-                if result.startswith("skip"):
-                    tally["refused"] += 1
-                    if number == 0:
-                        print(model_type, name, result, flush=True)
-                elif result:
-                    tally["wrong"] += 1
-                    wrong.add(model_type)
-                    print(model_type, name, result[:700], flush=True)
-                else:
-                    tally["exact"] += 1
+    for model_type, name in generating(opts.types):
+        for number in range(opts.rounds + 1):
+            verdict, text = checked(model_type, name, rng, number=number, full=opts.full)
+            tally[verdict] += 1
+            if verdict == "wrong":
+                wrong.add(model_type)
+            if text and (verdict == "wrong" or number == 0):
+                print(model_type, name, text[:700], flush=True)
     print(dict(tally), len(wrong), "types with a mismatch:", *sorted(wrong))
+
+
+def generating(wanted: list[str]) -> Iterator[tuple[str, str]]:
+    """Each model type and class that generates, of the types `wanted` where any are named."""
+    for model_type, kinds in sorted(classes().items()):
+        if not wanted or model_type in wanted:
+            names = dict.fromkeys(n for k in GENERATING for n in kinds.get(k, ()))
+            yield from ((model_type, name) for name in names)
+
+
+def checked(
+    model_type: str, name: str, rng: random.Random, *, number: int, full: bool
+) -> tuple[str, str]:
+    """One of "exact", "wrong", "refused" for a config (0: the default, else changed), and why."""
+    try:
+        config, label = drawn(model_type, name, rng, changed=number > 0, full=full)
+        kind = config.model_type
+    except Exception as error:
+        return "refused", f"NO DEFAULT {str(error)[:100]}"
+    result = check(kind, name, config, label[:300])
+    if not result:
+        return "exact", ""
+    return ("refused" if result.startswith("skip") else "wrong"), result
+
+
+def drawn(
+    model_type: str, name: str, rng: random.Random, *, changed: bool, full: bool
+) -> tuple[Any, str]:
+    """A config of the class, small unless `full`, and what was changed in it."""
+    base = default_config(model_type).to_dict()
+    if not full:
+        shrink(base, rng)
+    complete(model_type, base)
+    label = " ".join(mutate(base, rng, rng.choice((0.05, 0.15, 0.3)))) if changed else "default"
+    config = transformers.CONFIG_MAPPING[model_type].from_dict(base)
+    want = getattr(transformers, name).config_class
+    if isinstance(config, want):
+        return config, label
+    text = config.get_text_config(decoder=True)
+    return (text if isinstance(text, want) else config), label
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvproof.engine.vllm.groups import group_blocks, request_blocks
 from kvproof.engine.vllm.specs import Reserve
 from kvproof.engine.vllm.versions import Rules
-from kvproof.terms import Term
+from kvproof.terms import Term, Unit
 from kvproof.units import GIB
 
 if TYPE_CHECKING:
@@ -70,43 +70,21 @@ def plan_terms(
     wide, per_request = plan.wide[0], request_blocks(plan.own, reserve)
     widest = max(plan.own, key=lambda group: group.page_bytes)
     length = reserve.max_model_len
-    return (
-        Term(
-            name="bytes per block",
-            value=wide,
-            unit="B",
-            formula=f"{len(widest.layers)} layers of the widest group x "
-            f"{widest.spec.page_bytes:,} B a page of {widest.spec.block_size} tokens = {wide:,} B",
-            source=source,
-        ),
-        Term(
-            name="blocks",
-            value=blocks,
-            unit="1",
-            formula=f"{available:,} B // {wide:,} B = {blocks:,}",
-            source=source,
-        ),
-        Term(
-            name="blocks of a request",
-            value=per_request,
-            unit="1",
-            formula=f"{' + '.join(_counts(plan, reserve))} = {per_request:,} for {length:,} tokens",
-            source=source,
-        ),
-        Term(
-            name="concurrency",
-            value=concurrency,
-            unit="sequence",
-            formula=f"{blocks:,} / {per_request:,} = {concurrency:.2f}",
-            source=source,
-        ),
-        Term(
-            name="tokens",
-            value=tokens,
-            unit="token",
-            formula=_tokens(plan, tokens, concurrency, length),
-            source=source,
-        ),
+    page = f"{widest.spec.page_bytes:,} B a page of {widest.spec.block_size} tokens"
+    counts = " + ".join(_counts(plan, reserve))
+    rows: tuple[tuple[str, float, Unit, str], ...] = (
+        ("bytes per block", wide, "B",
+         f"{len(widest.layers)} layers of the widest group x {page} = {wide:,} B"),
+        ("blocks", blocks, "1", f"{available:,} B // {wide:,} B = {blocks:,}"),
+        ("blocks of a request", per_request, "1",
+         f"{counts} = {per_request:,} for {length:,} tokens"),
+        ("concurrency", concurrency, "sequence",
+         f"{blocks:,} / {per_request:,} = {concurrency:.2f}"),
+        ("tokens", tokens, "token", _tokens(plan, tokens, concurrency, length)),
+    )  # fmt: skip
+    return tuple(
+        Term(name=name, value=value, unit=unit, formula=formula, source=source)
+        for name, value, unit, formula in rows
     )
 
 
