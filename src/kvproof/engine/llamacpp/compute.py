@@ -8,12 +8,14 @@ the graph's phases (experts, attention, recurrent layers, logits), as measured o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from kvproof.engine.llamacpp.builds import BUILDS
 from kvproof.engine.llamacpp.context import Context, expands_latents
 from kvproof.engine.llamacpp.facts import fact
-from kvproof.engine.llamacpp.graph import graph_bytes, split_bytes
+from kvproof.engine.llamacpp.graph import graph_bytes
 from kvproof.engine.llamacpp.graph.recipes import recipe_of
 from kvproof.engine.llamacpp.graph.schedule import Where
 from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
@@ -77,9 +79,10 @@ def compute_term(model: Model, context: Context) -> Term:
     return _law_term(model, context)
 
 
-def device_compute_term(model: Model, context: Context, where: Where, device: int) -> Term:
-    """The compute buffer of a GPU, or of the host beside GPUs."""
-    sizes = split_bytes(model, context, where)
+def device_compute_term(
+    model: Model, context: Context, where: Where, device: int, sizes: Mapping[int, int] | None
+) -> Term:
+    """The compute buffer of a GPU, or of the host beside GPUs; `sizes`: the graph's, if known."""
     if sizes is not None:
         part = "the part here of a " if where.several else ""
         return _graph_term(sizes[device], context, _ELSEWHERE, part)

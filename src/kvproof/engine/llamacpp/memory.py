@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from kvproof.engine.base import Budget, Deployment, Offload
@@ -22,6 +24,7 @@ from kvproof.engine.llamacpp.devices import (
     weight_bytes_by_device,
 )
 from kvproof.engine.llamacpp.flags import Flags, flags_of
+from kvproof.engine.llamacpp.graph import split_bytes
 from kvproof.engine.llamacpp.graph.schedule import Where
 from kvproof.engine.llamacpp.layout import pieces
 from kvproof.engine.llamacpp.overrides import HOST
@@ -45,6 +48,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     context: Context
     place: Placement
     where: Where
+    buffers: Mapping[int, int] | None
+    """Bytes of every device's compute buffer; None without a GPU or a known graph."""
     weights: dict[int, int]
     gpu_memory: tuple[int, ...]
     """Memory of each GPU; empty without one."""
@@ -107,13 +112,17 @@ def _settled(
     beside: Companions,
     *,
     lowered: bool = False,
+    buffers: Mapping[int, int] | None = None,
 ) -> Settled:
+    """`buffers`: those of a neighbour, for a guess that is made again without them."""
     place, context = placement(model, flags, len(memory)), context_of(model, flags)
+    where = where_of(model, flags, place)
     return Settled(
         flags=flags,
         context=context,
         place=place,
-        where=where_of(model, flags, place),
+        where=where,
+        buffers=buffers or (split_bytes(model, context, where) if memory else None),
         weights=weight_bytes_by_device(model, place),
         gpu_memory=memory,
         lowered=lowered,
@@ -180,35 +189,43 @@ def _fit(model: Model, asked: Settled) -> Settled:
     flags, best = asked.flags, asked
     if not flags.ctx_size:
         least = max(flags.fit_ctx, _STEP)
-        best = _context(model, asked, least)
-        low, high = -(-least // _STEP), asked.context.cells // _STEP
-        while low < high:
-            middle = (low + high + 1) // 2
-            trial = _context(model, asked, middle * _STEP)
-            if fits(model, trial):
-                best, low = trial, middle
-            else:
-                high = middle - 1
+        steps = (-(-least // _STEP), asked.context.cells // _STEP)
+        best = _largest(model, asked, "ctx_size", steps, _STEP)
     if fits(model, best) or flags.n_gpu_layers is not None:
         return best
-    low, high = 0, model.layers
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (
-            (middle, high) if fits(model, _layers(model, best, middle)) else (low, middle - 1)
-        )
-    return _layers(model, best, low)
+    return _largest(model, best, "n_gpu_layers", (0, model.layers), 1)
 
 
-def _layers(model: Model, settled: Settled, count: int) -> Settled:
-    flags = msgspec.structs.replace(settled.flags, n_gpu_layers=count)
-    return _settled(model, flags, settled.gpu_memory, settled.beside, lowered=True)
+def _largest(
+    model: Model, settled: Settled, flag: str, steps: tuple[int, int], unit: int
+) -> Settled:
+    """The same with the largest value of `flag` that fits, of so many steps of `unit`.
 
+    A graph takes long and changes little, so the search takes a neighbour's buffers and its end is
+    made anew until it stays.
+    """
 
-def _context(model: Model, settled: Settled, cells: int) -> Settled:
-    """The same with another context length."""
-    flags = msgspec.structs.replace(settled.flags, ctx_size=cells)
-    return _settled(model, flags, settled.gpu_memory, settled.beside, lowered=True)
+    def made(step: int, buffers: Mapping[int, int] | None = None) -> Settled:
+        flags = msgspec.structs.replace(settled.flags, **{flag: step * unit})
+        return _settled(model, flags, settled.gpu_memory, settled.beside, lowered=True,
+                        buffers=buffers)  # fmt: skip
+
+    best, known = made(steps[0]), {steps[0]}
+    buffers, top = best.buffers, steps[1]
+    while True:
+        low, high = steps[0], top
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(model, made(middle, buffers)) else (low, middle - 1)
+        if low in known:
+            return best
+        known.add(low)
+        end = made(low)
+        if fits(model, end):
+            best = end
+        else:
+            top = low - 1
+        buffers = end.buffers
 
 
 def device_terms(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
@@ -289,7 +306,7 @@ def _weights_term(size: int, place: str) -> tuple[Term, ...]:
 
 
 def _compute(model: Model, settled: Settled, device: int, name: str) -> Term:
-    term = device_compute_term(model, settled.context, settled.where, device)
+    term = device_compute_term(model, settled.context, settled.where, device, settled.buffers)
     return msgspec.structs.replace(term, name=f"compute buffer{name}")
 
 
