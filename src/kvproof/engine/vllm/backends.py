@@ -33,10 +33,14 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     kv_heads: int = 8
     kv_dtype: str = "auto"
     sinks: bool = False
+    capped: bool = False
+    """Scores are capped (attn_logit_softcapping)."""
     wide: bool = False
     """Activations of 32 bits: Triton's kernels and FlexAttention take them, no latent one does."""
     pictures: bool = False
     """Pictures are read in both directions, by backends that can do that."""
+    wide_pages: bool = False
+    """The release's FlashAttention 4 has a kernel of its own for heads of 256."""
     block_size: int | None = None
     context_ranks: int = 1
     forced: str | None = None
@@ -81,6 +85,14 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         return any(block % size == 0 for size in self.sizes)
 
     @property
+    def packs_heads(self) -> bool:
+        """Whether a head quantized for each token lies packed, its scale beside it: Triton's.
+
+        Others keep one byte an element (customize_spec of v1/attention/backends/triton_attn.py).
+        """
+        return self.name == "TRITON_ATTN"
+
+    @property
     def smallest(self) -> int:
         """Its smallest kernel block."""
         return min(self.sizes)
@@ -100,6 +112,7 @@ def _fixed(name: str, *sizes: int, exact: bool = False) -> Backend:
 
 
 FLASH_ATTN = Backend(name="FLASH_ATTN", sizes=(16,))
+FLASH_ATTN_4_WIDE = _fixed("FLASH_ATTN", 128)
 TRITON_ATTN = Backend(name="TRITON_ATTN", sizes=(16,))
 FLASH_ATTN_DIFFKV = Backend(name="FLASH_ATTN_DIFFKV", sizes=(16,))
 TRITON_ATTN_DIFFKV = Backend(name="TRITON_ATTN_DIFFKV", sizes=(16,))
@@ -150,7 +163,7 @@ _KEEPS = {
     "TRITON_ATTN_DIFFKV": _FP8,
     "TRITON_FLASHINFER": (*_FP8, "fp8_e5m2"),
     "TRITON_FLASH_ATTN": _FP8,
-    "FLASHINFER": (*_FP8, "fp8_e5m2", "nvfp4", "nvfp4_4over6"),
+    "FLASHINFER": (*_FP8, "fp8_e5m2", "nvfp4", "nvfp4_4over6", "nvfp4_ds_mla"),
     "TRITON_ATTN": (*_FP8, "fp8_e5m2", "int4_per_token_head", "int8_per_token_head",
                     "fp8_per_token_head"),
     "FLEX_ATTENTION": _HALF,
@@ -204,11 +217,12 @@ def choose(attention: Attention) -> Backend:
 
 
 def _forced(attention: Attention) -> str:
-    """The backend asked for; a model with values of another width takes two of its own only.
+    """The backend asked for, where that is heeded.
 
-    Source: vLLM 0.32, models/mimo_v2.py.
+    A model with values of another width takes two of its own only, and a CPU its own whatever is
+    asked for. Source: vLLM 0.32, models/mimo_v2.py and platforms/cpu.py.
     """
-    asked = (attention.forced or "").upper()
+    asked = (attention.forced or "").upper() if attention.platform != "cpu" else ""
     return asked if _alike(attention) or asked.endswith("_DIFFKV") else ""
 
 
@@ -284,7 +298,20 @@ def _flash(attention: Attention) -> Backend | None:
         if major == 9 and head == 512:
             return _fixed("FLASH_ATTN", 64)
         return FLASH_ATTN if major == 9 or (major == 10 and head <= 128) else None
-    return None if attention.quantized else FLASH_ATTN
+    if attention.quantized:
+        return None
+    return FLASH_ATTN_4_WIDE if _pages_of_128(attention) else FLASH_ATTN
+
+
+def _pages_of_128(attention: Attention) -> bool:
+    """Whether FlashAttention 4 runs its kernel for heads of 256, which reads pages of 128 tokens.
+
+    What that kernel lacks goes to FlashAttention 2. Source: vLLM 0.32, v1/attention/backends/
+    fa_utils.py (uses_fa4_hd256_kernel, _fa4_hd256_fallback_reason) and flash_attn.py.
+    """
+    lacking = attention.sinks or attention.capped or attention.pictures or attention.quantized
+    blackwell = attention.capability[0] == 10 and attention.head_dim == 256
+    return attention.wide_pages and blackwell and not lacking and attention.context_ranks == 1
 
 
 def _infer(attention: Attention) -> Backend | None:

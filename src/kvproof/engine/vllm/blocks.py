@@ -40,9 +40,12 @@ from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, Sliding
 from kvproof.model.types import Model
 
 _CPU_BLOCK = 128
+_CPU_LATENT_BLOCK = 16
 _LATENT_HYBRID = 128
 _OLD_LATENT_HYBRID = 64
 _CHUNK = 256
+_WIDE_PAGES = (0, 32, 0)
+"""The release in which FlashAttention 4's pages for heads of 256 were read."""
 _SHARED_OUT = (0, 32, 0)
 """The release in which FlashMLA's refusal of shared caches in 16 bits was read."""
 
@@ -102,6 +105,8 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         kv_heads=heads_on(kv_heads, settings.ranks),
         kv_dtype=settings.kv_dtype,
         sinks=model.model_type.startswith("gpt_oss"),
+        capped=bool(model.text_config.get("attn_logit_softcapping")),
+        wide_pages=settings.rules.version >= _WIDE_PAGES,
         wide=settings.rules.null_reserved and settings.dtype == "f32",
         pictures=settings.rules.picture_backends and reads_pictures(model, settings.flags),
         block_size=settings.block_size,
@@ -141,11 +146,26 @@ def _plain_block(model: Model, settings: Settings, attention: Attention, backend
         return compressed_block(settings)
     if not settings.rules.block_by_backend:
         return block_by_name(attention)
+    if settings.platform == "cpu":
+        return _cpu_block(settings, latent=attention.latent)
     if settings.block_size is not None:
         return settings.block_size
-    if settings.platform == "cpu":
-        return 16 if attention.latent else _CPU_BLOCK
     return common_block(_all_backends(model, settings, attention, backend))
+
+
+def _cpu_block(settings: Settings, *, latent: bool) -> int:
+    """The block on a CPU: the kernel of latents takes 16 tokens whatever is asked for.
+
+    A draft model's settings are checked after the target's, and change the block for both.
+    Source: vLLM 0.32, platforms/cpu.py (check_and_update_config).
+    """
+    asked, draft = settings.block_size, settings.draft
+    size = _CPU_LATENT_BLOCK if latent else asked or _CPU_BLOCK
+    if draft.method == "draft_model" and draft.model is not None:
+        if any(isinstance(slot, LatentSlot) for slot in draft.model.slots):
+            return _CPU_LATENT_BLOCK
+        return size if asked else _CPU_BLOCK
+    return size
 
 
 def _all_backends(
@@ -162,7 +182,7 @@ def _all_backends(
 
 def _hybrid(model: Model, settings: Settings, backend: Backend, size: int) -> Blocks:
     """Grow the block until its attention page holds a state; states are padded to that page."""
-    token, state = _token_bytes(model, settings), _state_page(model, settings)
+    token, state = _token_bytes(model, settings, backend), _state_page(model, settings)
     step = _alignment(model, settings, backend, size)
     if settings.state_mode == "all":
         step = math.lcm(_mamba_chunk(model, settings), step)
@@ -188,14 +208,15 @@ def _alignment(model: Model, settings: Settings, backend: Backend, size: int) ->
     return 32 if settings.capability[0] == 10 and wide else 16
 
 
-def _token_bytes(model: Model, settings: Settings) -> int:
+def _token_bytes(model: Model, settings: Settings, backend: Backend) -> int:
     """Bytes of one token in one attention layer, a sparse backend's own packing left out."""
     slot = _widest(model)
     if isinstance(slot, LatentSlot):
         return (slot.latent_dim + slot.rope_dim) * element_bytes(settings)
     if not isinstance(slot, FullSlot):
         return 1
-    return pair_row(heads_on(slot.kv_heads, settings.ranks), slot.k_dim, slot.v_dim, settings)
+    heads, scaled = heads_on(slot.kv_heads, settings.ranks), backend.packs_heads
+    return pair_row(heads, slot.k_dim, slot.v_dim, settings, scaled=scaled)
 
 
 def _state_page(model: Model, settings: Settings) -> int:

@@ -37,6 +37,8 @@ from kvproof.model.types import Model
 
 _WINDOWLESS = ("Qwen2MoeForCausalLM", "ZayaForCausalLM")
 """Classes that keep every layer at full length (models/qwen2_moe.py; the Transformers backend)."""
+_NUMBERED_ANEW = ("Exaone4_5", "ExaoneMoE", "ExaoneMoe")
+"""Classes whose modules are numbered from 0, so that they attend as the first layers do."""
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +114,7 @@ def heads_on(heads: int, ranks: int) -> int:
 
 def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> Spec:
     heads = heads_on(slot.kv_heads, settings.ranks)
-    scaled = blocks.backend.name == "TRITON_ATTN" and not _picked(model, slot)
+    scaled = blocks.backend.packs_heads and not _picked(model, slot)
     row = pair_row(heads, slot.k_dim, slot.v_dim, settings, scaled=scaled)
     note = f"{heads}x{slot.k_dim}+{slot.v_dim}"
     base = Spec(kind="full", block_size=blocks.size, row_bytes=row, note=note)
@@ -204,9 +206,11 @@ def drafted_slots(model: Model, settings: Settings) -> tuple[Model, list[tuple[i
         return draft, [(index, [_windowed(s, window) for s in slots]) for index, slots in own]
     attended = [slots for _, slots in reversed(list(_by_layer(model))) if _has_attention(slots)]
     indexed = [slots for slots in attended if any(isinstance(s, IndexerSlot) for s in slots)]
-    last = next(iter(indexed or attended), [])
-    attention = [_plain(s) for s in last if not isinstance(s, ConvSlot | RecurrentSlot)]
-    return model, [(i, attention) for i in range(settings.draft.layers)] if attention else []
+    likes = [next(iter(indexed or attended), [])] * settings.draft.layers
+    if model.architecture.startswith(_NUMBERED_ANEW):
+        likes = attended[: -settings.draft.layers - 1 : -1]
+    modules = [[_plain(s) for s in x if not isinstance(s, ConvSlot | RecurrentSlot)] for x in likes]
+    return model, [(i, attention) for i, attention in enumerate(modules) if attention]
 
 
 def _draft_part(settings: Settings, draft: Model) -> range:

@@ -39,6 +39,7 @@ HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 """Methods that draft from the target's hidden states."""
 _LATENT_WIDTHS = {(128, 64, 128), (192, 64, 256), (64, 64, 128), (256, 0, 256)}
 """Widths of a head without rotary, its rotary part and its values that MLA's prefill takes."""
+_WINDOW = "sliding_window"
 _REMOVED = Path(__file__).with_name("data") / "removed.json"
 _WINDOWS = Path(__file__).with_name("data") / "windows.json"
 
@@ -71,19 +72,21 @@ def _always_windowed() -> frozenset[str]:
 
 
 def check_windows(model: Model, flags: Mapping[str, Any], rules: Rules) -> None:
-    """Raise UsageError where disable_sliding_window sets a None that the config does not take.
+    """Raise UsageError where a window taken away becomes a None that the config does not take.
 
+    disable_sliding_window takes it away, and so does a sliding_window of 0 in the config.
     Source: vLLM 0.32, config/model.py (hf_text_config.sliding_window = None), and the strict
     config classes of transformers.
     """
-    if not flags.get("disable_sliding_window") or rules.version < (0, 32, 0):
-        return
+    asked = "disable_sliding_window" if flags.get("disable_sliding_window") else ""
+    if not asked and 0 in (model.text_config.get(_WINDOW), model.config.get(_WINDOW)):
+        asked = "a sliding_window of 0"
     kind = _text_type(model)
-    if kind in _always_windowed():
+    if asked and rules.version >= (0, 32, 0) and kind in _always_windowed():
         raise UsageError(
             f"transformers' config of {kind} takes no sliding_window of None, so vLLM does not "
-            f"start {model.name} with disable_sliding_window",
-            hint="leave disable_sliding_window out",
+            f"start {model.name} with {asked}",
+            hint="leave the window as it is",
         )
 
 

@@ -30,8 +30,8 @@ def element_bytes(settings: Settings) -> int:
 def side_bytes(width: int, settings: Settings, *, scaled: bool = True) -> int:
     """Bytes of one head's key (or value) of one token.
 
-    `scaled`: the backend is Triton's, which packs a head and keeps its scale beside it; others
-    keep one byte an element (customize_spec of v1/attention/backends/triton_attn.py).
+    `scaled`: the backend packs a head and keeps its scale beside it; others keep one byte an
+    element.
     """
     dtype = settings.kv_dtype
     if dtype in ("nvfp4", "nvfp4_4over6"):

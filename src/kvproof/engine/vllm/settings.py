@@ -19,6 +19,7 @@ from kvproof.engine.vllm.engines import rules_of
 from kvproof.engine.vllm.fallback import check_fallback
 from kvproof.engine.vllm.flags import read_flags
 from kvproof.engine.vllm.lengths import derived_length
+from kvproof.engine.vllm.mtp import check_modules
 from kvproof.engine.vllm.platforms import capability_of, platform_of
 from kvproof.engine.vllm.refusals import (
     ASYNC_METHODS,
@@ -99,10 +100,11 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     if rules.v1:
         check_schedule(flags, batched, seqs, length)
         check_draft(model, flags, draft)
+        check_modules(model, flags, rules)
         check_ngram(model, flags, draft)
     asynchronous = flags.get("async_scheduling", _async_default(rules, platform, stages, draft))
     asynchronous = asynchronous and platform != "cpu"  # platforms/cpu.py
-    prefix = _prefix_caching(model, flags, rules)
+    prefix = _prefix_caching(model, flags, rules) and not _latents_on_cpu(model, platform)
     check_state_flags(model, flags, rules, prefix=prefix)
     return Settings(
         rules=rules,
@@ -135,6 +137,12 @@ def _check_model(model: Model, rules: Rules, platform: str, stages: int) -> None
     if platform == "cpu" and rules.null_reserved:
         check_cpu(model)
     check_latent(model, rules, platform)
+
+
+def _latents_on_cpu(model: Model, platform: str) -> bool:
+    """Whether a CPU keeps latents: then no prefill is cut and no prefix kept (platforms/cpu.py)."""
+    latent = any(isinstance(slot, LatentSlot) for slot in model.slots)
+    return platform == "cpu" and latent and not model.model_type.startswith(EXPANDED)
 
 
 def _hybrid_manager(model: Model, flags: Mapping[str, Any], draft: Draft) -> bool:
@@ -214,8 +222,8 @@ def _batch(
         tokens = min(tokens, count * length) if rules.v1 else tokens
     batched = asked_tokens or tokens
     seqs = asked_seqs or min(seqs, batched)
-    if platform == "cpu" and any(isinstance(slot, LatentSlot) for slot in model.slots):
-        batched = max(length, 2048)  # no chunked prefill there
+    if _latents_on_cpu(model, platform):
+        batched = max(length, 2048)
     return batched, seqs
 
 

@@ -219,7 +219,7 @@ def _gpt_neo(c: Config) -> None:
 
 
 def _mimo(c: Config) -> None:
-    if c.get("sliding_window_size") is not None:
+    if c.get("sliding_window_size") is not None and c.get("sliding_window") != 0:
         c["sliding_window"] = c["sliding_window_size"] + 1
 
 

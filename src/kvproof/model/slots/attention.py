@@ -21,9 +21,12 @@ def standard(ctx: Context) -> list[Slot]:
 
 
 def kv_slots(ctx: Context, layer: int, kind: str) -> list[Slot]:
-    """The key/value slot of one layer; empty for kinds without attention."""
+    """The key/value slot of one layer; empty for kinds without attention.
+
+    A sliding_window of 0 says that there is none (vLLM 0.32, config/model.py).
+    """
     heads, k_dim, v_dim = widths(ctx, layer, kind)
-    if kind in _FULL:
+    if kind in _FULL or (kind in _SLIDING and ctx.get("sliding_window") == 0):
         return [FullSlot(layer=layer, kv_heads=heads, k_dim=k_dim, v_dim=v_dim)]
     if kind in _SLIDING:
         window = ctx.need("sliding_window", layer)

@@ -81,7 +81,7 @@ class Context:
     def _kinds(self) -> list[str]:
         if self.config.get("layer_types") is not None:
             return [str(kind) for kind in self.list_of("layer_types")]
-        if self.config.get("sliding_window") is not None:
+        if self.config.get("sliding_window"):
             return ["sliding_attention"] * self.layers
         if self.config.get("attention_chunk_size") is not None:
             return ["chunked_attention"] * self.layers
