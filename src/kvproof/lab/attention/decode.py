@@ -28,16 +28,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvproof.lab.attention.crew import begin, end
-from kvproof.lab.attention.scores import exp_of, score_chunk_kernel, soften
-from kvproof.lab.attention.shapes import Plan, entry, kernel, pack_of, pair_of
-from kvproof.lab.attention.stored import F32, INT4, INTEGERS
-from kvproof.lab.attention.values import rescale, weigh_chunk_kernel
-from kvproof.lab.attention.vectors import prefetch
-from kvproof.lab.attention.whole import round_queries
+from kvproof.lab.attention.emit import WIDTH
+from kvproof.lab.attention.gather import copy_value, gather_kernel
+from kvproof.lab.attention.scores import BATCH, score_chunk_kernel, soften_kernel
+from kvproof.lab.attention.shapes import Plan, Shape, entry, kernel
+from kvproof.lab.attention.stored import INT4, INTEGERS, pair_of
+from kvproof.lab.attention.values import weigh_kernel, width_of
+from kvproof.lab.attention.vectors import address, vload, vsum
+from kvproof.lab.attention.whole import fold_kernel, round_queries
+from kvproof.lab.pool.planes import TILE
 
 
 class Planes(NamedTuple):
-    """Flat arrays of a slot: what is stored, and what it is scaled by."""
+    """Pointers to what a slot stores, and to what it is scaled by."""
 
     keys: Any
     k_scales: Any
@@ -46,230 +49,251 @@ class Planes(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Arrays that an item works in; `numbers` are its queries as they are multiplied."""
+    """Pointers to what an item works in; `numbers` are its queries as they are multiplied."""
 
     numbers: Any
+    weights: Any
+    scores: Any
     q_scales: Any
     q_sums: Any
-    scores: Any
     peaks: Any
-    weights: Any
+    sums: Any
     factors: Any
     lows: Any
-    near_scales: Any
+    scales: Any
+    minima: Any
+
+
+class Owned(NamedTuple):
+    """The arrays behind a room and what else a thread works in: pointers do not keep them."""
+
+    numbers: Any
+    weights: Any
+    scores: Any
+    floats: Any
+    places: Any
+    spare: Any
 
 
 @kernel
-def locate(table, first, end, head, shape, places, at):
-    """at[j] = where piece first + j has its keys, their scales, its values, their scales.
-
-    Beyond piece `end` it is the last piece once more.
-    """
-    per, (k_rows, k_pair, v_line) = shape.block_size // shape.piece, places
-    for j in range(len(at)):
-        block, part = min(first + j, end - 1), 0
-        if per > 1:
-            block, part = divmod(block, per)
-        cell, offset = head * shape.blocks + table[block], part * shape.piece
-        at[j, 0] = cell * k_rows * shape.block_size + offset * k_pair
-        at[j, 1] = cell * shape.k_groups * shape.block_size + offset
-        at[j, 2] = (cell * shape.block_size + offset) * v_line
-        at[j, 3] = cell * shape.v_groups * shape.block_size + offset
-
-
-@kernel
-def in_order(table, first, end, per):
-    """Whether pieces first..end lie one after the other in memory, judged by the two at the ends.
-
-    Then the machine's own prefetching sees one stream, and asking for lines only slows it.
-    """
-    begin, last = first // per, (end - 1) // per
-    return table[last] - table[begin] == last - begin
-
-
-@kernel
-def gather_keys(keys, at, count, shape, near, rows, pair, out):
-    """Keys of `count` small blocks as if they were one block of near.block_size positions."""
-    size, wide = shape.block_size, near.block_size
-    for j in range(count):
-        for i in range(rows // pair):
-            source, target = at[j, 0] + i * size * pair, (i * wide + j * size) * pair
-            for t in range(size * pair):
-                out[target + t] = keys[source + t]
-
-
-@kernel
-def gather_runs(data, at, which, count, groups, size, stride, out):
-    """Runs of `size` elements for every group of each small block, side by side by group."""
-    for j in range(count):
-        for g in range(groups):
-            source, target = at[j, which] + g * size, g * stride + j * size
-            for t in range(size):
-                out[target + t] = data[source + t]
+def small_part(shape):
+    """Numbers of the largest of a room's small parts."""
+    return max(shape.queries * max(BATCH, shape.k_groups, shape.v_groups), shape.chunk)
 
 
 @lru_cache(maxsize=64)
-def gather_kernel(plan: Plan) -> Any:
-    """gather(planes, at, count, shapes, places, out): `count` small blocks as one large one."""
+def own_kernel(plan: Plan) -> Any:
+    """own(shape, widest, values): arrays for tables of up to `widest` blocks."""
     k_whole, v_whole = plan.k_kind in INTEGERS, plan.v_kind in INTEGERS
 
     @kernel
-    def gather(planes, at, count, shapes, places, out):
-        (shape, near), (k_rows, k_pair, v_line) = shapes, places
-        size, chunk = shape.block_size, shape.chunk
-        gather_keys(planes.keys, at, count, shape, near, k_rows, k_pair, out.keys)
-        gather_runs(planes.values, at, 2, count, 1, size * v_line, 0, out.values)
-        if k_whole:
-            gather_runs(planes.k_scales, at, 1, count, shape.k_groups, size, chunk, out.k_scales)
-        if v_whole:
-            gather_runs(planes.v_scales, at, 3, count, shape.v_groups, size, chunk, out.v_scales)
-
-    return gather
-
-
-@lru_cache(maxsize=64)
-def room_kernel(plan: Plan) -> Any:
-    """room(q, scale, v_scales, shape): an item's arrays, its queries in place."""
-    k_whole, v_whole = plan.k_kind in INTEGERS, plan.v_kind in INTEGERS
-    nibbles = plan.k_kind == INT4
-
-    @kernel
-    def room(q, scale, v_scales, shape):
+    def own(shape, widest, values):
         queries, chunk = shape.queries, shape.chunk
-        q_scales = np.empty(queries * shape.k_groups, np.float32)
-        q_sums = np.empty(queries * shape.k_groups, np.float32)
+        scores = np.empty(queries * chunk, np.float32)
         if k_whole:
             numbers = np.empty(queries * shape.k_dim, np.int16)
-            round_queries(q, scale, shape, nibbles, numbers, q_scales, q_sums)
         else:
-            numbers = q * scale
-        return Room(
-            numbers, q_scales, q_sums,
-            np.empty(queries * chunk, np.float32), np.empty(queries, np.float32),
-            np.empty(queries * shape.v_groups * chunk if v_whole else 1, np.int16),
-            np.empty(queries * shape.v_groups, np.float32),
-            np.empty(queries * shape.v_groups, np.float32),
-            np.empty(shape.v_groups * chunk, v_scales.dtype),
+            numbers = np.empty(queries * shape.k_dim, np.float32)
+        weights = np.empty(queries * shape.v_groups * chunk, np.int16) if v_whole else scores
+        tiles = max(widest * shape.block_size // shape.tile, chunk) + 1
+        return Owned(
+            numbers, weights, scores, np.empty(8 * small_part(shape), np.float32),
+            np.empty(tiles, np.int64), np.empty(max(TILE, shape.tile) * shape.v_rows, values.dtype),
         )  # fmt: skip
 
-    return room
+    return own
 
 
 @kernel
-def soften_chunk(scores, visible, beyond, width, shape, out, tops, sums, peaks):
-    """Weights in place of a chunk's scores; outputs and sums shrink where a maximum rises."""
-    for r in range(shape.queries):
-        old = tops[r]
-        top, peaks[r], total = soften(scores, r * shape.chunk, visible, beyond, width, old)
-        if top > old:
-            factor = exp_of(old - top) if sums[r] > 0 else np.float32(0)
-            rescale(out, r * shape.v_dim, shape.v_dim, factor)
-            sums[r] *= factor
-            tops[r] = top
-        sums[r] += total
+def carve(owned, shape):
+    """The room in these arrays; its small parts lie side by side in `floats`."""
+    floats, step = address(owned.floats, 0), small_part(shape)
+    return Room(
+        address(owned.numbers, 0), address(owned.weights, 0), address(owned.scores, 0), floats,
+        address(floats, step), address(floats, 2 * step), address(floats, 3 * step),
+        address(floats, 4 * step), address(floats, 5 * step), address(floats, 6 * step),
+        address(floats, 7 * step),
+    )  # fmt: skip
+
+
+@kernel
+def in_tiles(shape):
+    """The shape of a chunk that was copied together."""
+    return Shape(
+        shape.blocks, shape.heads, shape.queries, shape.k_dim, shape.v_dim, shape.k_rows,
+        shape.v_rows, shape.k_groups, shape.v_groups, shape.block_size, TILE, shape.chunk,
+    )  # fmt: skip
+
+
+@kernel
+def locate(table, first, last, head, shape, at):
+    """at[j] = where, in positions, tile first + j of a table's blocks lies; the last once more."""
+    size = shape.block_size
+    for j in range(first, last):
+        block, offset = divmod(j * shape.tile, size)
+        at[j - first] = (head * shape.blocks + table[block]) * size + offset
+    at[last - first] = at[last - first - 1]
+
+
+@kernel
+def fill(place, count, x):
+    """place[:count] = x."""
+    for i in range(count):
+        place[i] = x
 
 
 @lru_cache(maxsize=64)
-def chunk_kernel(plan: Plan) -> Any:
-    """chunk(planes, at, count, steady, bounds, shape, room, results): one chunk of positions.
+def weigh_seen_kernel(plan: Plan) -> Any:
+    """weigh_seen(room, planes, at, count, bounds, upcoming, shape, spare, out, tops).
 
-    Positions bounds[0]..bounds[1] of the pieces `at` count.
+    Adds the weighted values of positions bounds[0]..bounds[1] of a chunk's `count` tiles. Others
+    have no weight, but may hold what is no number: a float's tile that is seen in part is copied.
     """
-    score_chunk, weigh_chunk = score_chunk_kernel(plan), weigh_chunk_kernel(plan)
-    whole = plan.v_kind in INTEGERS
+    weigh, whole = weigh_kernel(plan), plan.v_kind in INTEGERS
+    fold, pair = fold_kernel(plan.v_kind), pair_of(plan.v_kind)
 
     @kernel
-    def chunk(planes, at, count, steady, bounds, shape, room, results):
-        (low, high), (out, tops, sums) = bounds, results
-        score_chunk(
-            room.numbers, room.q_scales, room.q_sums, planes.keys, planes.k_scales, at, count,
-            steady, shape, room.scores,
-        )  # fmt: skip
-        width = count * shape.piece
+    def weigh_seen(room, planes, at, count, bounds, upcoming, shape, spare, out, tops):
+        (low, high), tile = bounds, shape.tile
         if whole:
+            fold(room, planes.v_scales, at, count, low, high, shape, tops)
+            weigh(room, planes.values, at, 0, count, upcoming, shape, out)
+        else:
+            first, last = -(-low // tile), high // tile
+            weigh(room, planes.values, at, first, last, upcoming, shape, out)
             for j in range(count):
-                for g in range(shape.v_groups):
-                    prefetch(planes.v_scales, at[j, 3] + g * shape.block_size, 0, 1, 1)
-        soften_chunk(room.scores, low, high, width, shape, out, tops, sums, room.peaks)
-        weigh_chunk(
-            room.scores, room.peaks, planes.values, planes.v_scales, at, count, steady, low, high,
-            shape, out, room.near_scales, room.weights, room.factors, room.lows,
-        )  # fmt: skip
+                if j < first or j >= last:
+                    fill(spare, tile * shape.v_rows, 0)
+                    for t in range(max(0, low - j * tile), min(tile, high - j * tile)):
+                        spot, place = (at[j] * shape.v_rows, tile, t, pair), (0, tile, t, pair)
+                        copy_value(planes.values, spot, spare, place, shape.v_rows)
+                    weigh(room, address(spare, -at[j] * shape.v_rows), at, j, j + 1,
+                          (planes.keys, 0, 0), shape, out)  # fmt: skip
 
-    return chunk
+    return weigh_seen
 
 
 @lru_cache(maxsize=64)
 def item_kernel(plan: Plan) -> Any:
-    """item(q, scale, planes, table, span, shapes, results): all queries of one KV head.
+    """item(room, planes, near, table, span, at, spare, shape, out, tops): one KV head's queries.
 
     `span`: the head, its blocks begin..end, visible positions low..high; of one sequence.
     """
-    room_of, chunk_of, gather = room_kernel(plan), chunk_kernel(plan), gather_kernel(plan)
-    k_pack, v_pack, pair = pack_of(plan.k_kind), pack_of(plan.v_kind), pair_of(plan.k_kind)
-    gathered = plan.gathered
-    streams = plan.k_kind == F32 and plan.v_kind == F32
+    score_chunk, soften = score_chunk_kernel(plan), soften_kernel(width_of(plan))
+    weigh_seen = weigh_seen_kernel(plan)
 
     @kernel
-    def item(q, scale, planes, table, span, shapes, results):
-        (shape, near), (out, tops, sums) = shapes, results
-        (head, begin, end, low, high), piece = span, shape.piece
-        places = shape.k_dim // k_pack, pair, shape.v_dim // v_pack
-        room = room_of(q, scale, planes.v_scales, near)
-        out[:] = 0.0
-        tops[:] = -np.inf
-        sums[:] = 0.0
-        at, per = np.zeros((2 * shape.pieces, 4), np.int64), shape.block_size // piece
-        if gathered:
-            wide = shape.chunk
-            nearby = Planes(
-                np.zeros(places[0] * wide, planes.keys.dtype),
-                np.zeros(shape.k_groups * wide, planes.k_scales.dtype),
-                np.zeros(places[2] * wide, planes.values.dtype),
-                np.zeros(shape.v_groups * wide, planes.v_scales.dtype),
-            )
-            start = np.zeros((2, 4), np.int64)
-        first, last = max(begin * per, low // piece), min(end * per, -(-high // piece))
-        for p in range(first, last, shape.pieces):
-            count = min(shape.pieces, last - p)
-            locate(table, p, last, head, shape, places, at)
-            bounds = max(0, low - p * piece), min(high - p * piece, count * piece)
-            if gathered:
-                gather(planes, at, count, shapes, places, nearby)
-                chunk_of(nearby, start, 1, True, bounds, near, room, results)
-            else:
-                steady = streams and shape.queries == 1 and in_order(table, p, p + count, per)
-                chunk_of(planes, at, count, steady, bounds, shape, room, results)
+    def item(room, planes, near, table, span, at, spare, shape, out, tops):
+        head, begin, end, low, high = span
+        tile, per = shape.tile, shape.block_size // shape.tile
+        first, last = max(begin * per, low // tile), min(end * per, -(-high // tile))
+        locate(table, first, last, head, shape, at)
+        step = shape.chunk // tile
+        for p in range(first, last, step):
+            count, here = min(step, last - p), address(at, p - first)
+            bounds = max(0, low - p * tile), min(high - p * tile, count * tile)
+            score_chunk(room, planes, here, count, True, shape)
+            soften(room, bounds[0], bounds[1], count * tile, shape, out, tops)
+            upcoming = planes.keys, count, min(last - p, count + step)
+            weigh_seen(room, planes, here, count, bounds, upcoming, shape, spare, out, tops)
 
     return item
 
 
 @lru_cache(maxsize=64)
+def near_item_kernel(plan: Plan) -> Any:
+    """An item like `item_kernel`'s, of blocks too small for a vector: copied, a chunk at a time."""
+    score_chunk, soften = score_chunk_kernel(plan), soften_kernel(width_of(plan))
+    weigh_seen, gather = weigh_seen_kernel(plan), gather_kernel(plan)
+
+    @kernel
+    def item(room, planes, near, table, span, at, spare, shape, out, tops):
+        head, begin, end, low, high = span
+        chunk, size = shape.chunk, shape.block_size
+        wide = in_tiles(shape)
+        for j in range(chunk // TILE + 1):
+            at[j] = j * TILE
+        low, high = max(low, begin * size), min(high, end * size)
+        for first in range(low, high, chunk):
+            seen = min(chunk, high - first)
+            count = -(-seen // TILE)
+            gather(planes, table, head, first, seen, shape, near)
+            score_chunk(room, near, at, count, False, wide)
+            soften(room, 0, seen, count * TILE, wide, out, tops)
+            weigh_seen(room, near, at, count, (0, seen), (near.keys, 0, 0), wide, spare, out, tops)
+
+    return item
+
+
+@lru_cache(maxsize=64)
+def query_kernel(plan: Plan) -> Any:
+    """queries(q, scale, room, shape): an item's queries, as they are multiplied, to the room."""
+    nibbles, whole = plan.k_kind == INT4, plan.k_kind in INTEGERS
+
+    @kernel
+    def queries(q, scale, room, shape):
+        if whole:
+            round_queries(q, scale, shape, nibbles, room.numbers, room.q_scales, room.q_sums)
+        else:
+            for i in range(shape.queries * shape.k_dim):
+                room.numbers[i] = q[i] * scale
+
+    return queries
+
+
+@lru_cache(maxsize=64)
 def kernels(plan: Plan) -> Any:
     """run(..., start, step): every `step`-th item from `start` on, one thread's share."""
-    item = item_kernel(plan)
+    item = near_item_kernel(plan) if plan.gathered else item_kernel(plan)
+    own, queries, copied = own_kernel(plan), query_kernel(plan), int(plan.gathered)
 
     @entry
     def run(
-        q, scale, keys, k_scales, values, v_scales, tables, items, shape, near, out, tops, sums,
-        marks, start, step,
+        q, scale, keys, k_scales, values, v_scales, tables, items, shape, out, tops, sums, marks,
+        start, step,
     ):  # fmt: skip
         ticket = begin(marks, start)
-        planes, shapes = Planes(keys, k_scales, values, v_scales), (shape, near)
+        owned, count = own(shape, tables.shape[1], values), shape.queries
+        room = carve(owned, shape)
+        planes = Planes(
+            address(keys, 0), address(k_scales, 0), address(values, 0), address(v_scales, 0)
+        )
+        near_k = np.zeros(copied * shape.chunk * shape.k_rows, keys.dtype)
+        near_ks = np.zeros(copied * shape.chunk * shape.k_groups, k_scales.dtype)
+        near_v = np.zeros(copied * shape.chunk * shape.v_rows, values.dtype)
+        near_vs = np.zeros(copied * shape.chunk * shape.v_groups, v_scales.dtype)
+        near = Planes(
+            address(near_k, 0), address(near_ks, 0), address(near_v, 0), address(near_vs, 0)
+        )
         for i in range(start, items.shape[0], step):
-            s, head, first, last, low, high = items[i]
-            span, results = (head, first, last, low, high), (out[i], tops[i], sums[i])
-            item(q[s, head], scale, planes, tables[s], span, shapes, results)
+            s, head, left, right, low, high = items[i]
+            span, table = (head, left, right, low, high), address(tables, s * tables.shape[1])
+            parts, most = address(out, i * count * shape.v_dim), address(tops, i * count)
+            fill(parts, count * shape.v_dim, np.float32(0))
+            fill(most, count, np.float32(-np.inf))
+            fill(room.sums, count * BATCH, np.float32(0))
+            queries(address(q, (s * shape.heads + head) * count * shape.k_dim), scale, room, shape)
+            item(
+                room, planes, near, table, span, address(owned.places, 0), address(owned.spare, 0),
+                shape, parts, most,
+            )  # fmt: skip
+            for r in range(count):
+                sums[i, r] = vsum(vload(room.sums, r * BATCH)) + vsum(
+                    vload(room.sums, r * BATCH + WIDTH)
+                )
         end(marks, start, step, ticket)
+        # Their last use: what the pointers point to lives until here.
+        return len(owned.numbers) + len(near_k) + len(near_ks) + len(near_v) + len(near_vs)
 
     return run
 
 
 @entry
-def merge(items, parts, tops, sums, queries, v_dim, pairs, out):
-    """Merge the items of each head into out [sequences, heads, v_dim]; `pairs`: even before odd.
+def merge(items, parts, tops, sums, queries, v_dim, width, pairs, out):
+    """Merge the items of each head into out [sequences, heads, v_dim].
 
-    bf16 and int4 values came out with the even numbers of each 16 before the odd ones.
+    Parts are [item, v_dim / width, query, width]; `pairs`: int4's, of each `width` numbers the even
+    ones before the odd ones.
     """
     n = items.shape[0]
     i = 0
@@ -288,12 +312,9 @@ def merge(items, parts, tops, sums, queries, v_dim, pairs, out):
             target[:] = 0.0
             for k in range(i, j):
                 factor = np.exp(tops[k, r] - top) / total
-                part = parts[k, r * v_dim : (r + 1) * v_dim]
-                if pairs:
-                    for d in range(v_dim):
-                        base = d // 16 * 16
-                        target[d] += factor * part[base + (d % 2) * 8 + (d - base) // 2]
-                else:
-                    for d in range(v_dim):
-                        target[d] += factor * part[d]
+                for start in range(0, v_dim, width):
+                    place = start * queries + r * width
+                    for d in range(width):
+                        number = d % 2 * (width // 2) + d // 2 if pairs else d
+                        target[start + d] += factor * parts[k, place + number]
         i = j

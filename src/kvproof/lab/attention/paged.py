@@ -13,7 +13,8 @@ from kvproof.lab.attention import threads
 from kvproof.lab.attention.decode import kernels, merge
 from kvproof.lab.attention.latent import LatentShape, latent_kernels
 from kvproof.lab.attention.shapes import Shape, Sizes, plan_for, sums_fit, vectors_of_group
-from kvproof.lab.attention.stored import BF16, INT4, KINDS
+from kvproof.lab.attention.stored import INT4, KINDS
+from kvproof.lab.attention.values import width_of
 from kvproof.lab.attention.view import GroupView, View
 from kvproof.lab.pool.planes import AnyPlane, Plane
 
@@ -33,7 +34,7 @@ def can_decode(view: View, slot: int) -> bool:
 
 def _fit(planes: Seq[AnyPlane]) -> bool:
     found = [p for p in planes if isinstance(p, Plane)]
-    fit = len(found) == 1 or all(sums_fit(_group(p), _kind(p), p.block_size) for p in found)
+    fit = len(found) == 1 or all(sums_fit(_group(p), _kind(p)) for p in found)
     vectors = all(vectors_of_group(_group(p), _kind(p)) for p in found)
     return len(found) == len(planes) and fit and vectors
 
@@ -55,23 +56,26 @@ class Prepared(NamedTuple):
 
     run: Any
     arrays: tuple[Any, ...]
-    shapes: tuple[Shape, Shape]
+    shape: Shape
     items: np.ndarray[Any, Any]
     kv_heads: int
     v_dim: int
+    width: int
     pairs: bool
 
 
 def _prepare(view: View, slot: int, heads: int) -> Prepared:
     group, (keys, values) = view.planes(slot)
-    plan, shape, near = plan_for(Sizes(
-        keys.data.shape[0], keys.block_size, heads // keys.heads, keys.dim, values.dim,
+    plan, shape = plan_for(Sizes(
+        keys.data.shape[0], keys.heads, keys.block_size, heads // keys.heads, keys.dim, values.dim,
         _groups(keys), _groups(values), _kind(keys), _kind(values),
     ))  # fmt: skip
     items = group.kept((keys.heads, threads.count()), lambda: cut(group, keys.heads))
     arrays = (*keys.arrays, *values.arrays, group.tables)
-    pairs = plan.v_kind in (BF16, INT4)
-    return Prepared(kernels(plan), arrays, (shape, near), items, keys.heads, values.dim, pairs)
+    return Prepared(
+        kernels(plan), arrays, shape, items, keys.heads, values.dim, width_of(plan),
+        plan.v_kind == INT4,
+    )  # fmt: skip
 
 
 def decode(view: View, slot: int, q: torch.Tensor, scale: float) -> torch.Tensor:
@@ -90,9 +94,9 @@ def decode(view: View, slot: int, q: torch.Tensor, scale: float) -> torch.Tensor
     parts = np.empty((len(items), queries * v_dim), np.float32)
     tops, sums = np.empty((2, len(items), queries), np.float32)
     threads.share(
-        made.run, given, np.float32(scale), *made.arrays, items, *made.shapes, parts, tops, sums
+        made.run, given, np.float32(scale), *made.arrays, items, made.shape, parts, tops, sums
     )
-    merge(items, parts, tops, sums, queries, v_dim, made.pairs, out)
+    merge(items, parts, tops, sums, queries, v_dim, made.width, made.pairs, out)
     return torch.from_numpy(out).to(q.dtype)
 
 
@@ -114,7 +118,7 @@ def decode_latent(view: View, slot: int, q: torch.Tensor, scale: float, v_dim: i
         latent_kernels(kind), queries, *plane.arrays, group.tables, items, shape, parts, tops, sums
     )
     out = np.empty((len(q), padded, v_dim), np.float32)
-    merge(items, parts, tops, sums, padded, v_dim, kind == INT4, out)
+    merge(items, parts, tops, sums, padded, v_dim, 16, kind == INT4, out)
     return torch.from_numpy(out[:, :heads]).to(q.dtype)
 
 

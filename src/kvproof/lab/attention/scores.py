@@ -12,21 +12,26 @@ from typing import Any
 import numpy as np
 
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.shapes import Plan, inner, kernel, pack_of, pair_of
+from kvproof.lab.attention.shapes import STEP, Plan, inner, kernel, pack_of
 from kvproof.lab.attention.stored import (
     INT4,
     INTEGERS,
     STORED_BYTES,
-    stored_keys,
     stored_minima,
+    stored_rows,
     stored_scales,
 )
 from kvproof.lab.attention.tiles import (
     tile_add_scaled,
     tile_dot,
+    tile_exp,
+    tile_fma,
     tile_fma_outer,
     tile_fold,
+    tile_larger,
+    tile_load,
     tile_store,
+    tile_top,
     tile_zero,
     tile_zero_whole,
 )
@@ -35,57 +40,56 @@ from kvproof.lab.attention.vectors import (
     lanes_or_never,
     prefetch,
     splat,
-    vadd,
     vexp,
     vload,
-    vmax,
+    vmul,
     vstore,
-    vsub,
-    vsum,
     vtop,
 )
+
+ABREAST = 2  # vectors of scores that are turned into weights at a time
+BATCH = ABREAST * WIDTH
 
 
 @lru_cache(maxsize=64)
 def score_kernel(plan: Plan) -> Any:
-    """score(q, q_scales, q_sums, row, keys, at, block, ask, scales, some, shape, out, place).
+    """score(q, q_scales, q_sums, row, keys, at, scales, some, shape, ask, out, place).
 
-    Scores of columns * WIDTH positions, whose keys start at `at`, their scales at `some`, for the
+    Scores of the tile of positions whose keys start at `at`, their scales at `some`, for the
     queries row..row + plan.rows, to out[place + r * shape.chunk].
 
-    `ask` (ahead, from, to): while the query's numbers from..to are met, memory `ahead` of what is
-    read is asked for.
+    `ask` (memory, at, from, to): while the stored rows from..to are met, as much of the values'
+    memory is asked for.
     """
     kind, rows, columns = plan.k_kind, plan.rows, plan.columns
-    tile, wide, step = rows * columns, rows * columns * plan.sums, plan.key_rows
+    tile, wide = rows * columns, rows * columns * plan.sums
     form = 16 * rows + columns
     pack = pack_of(kind)
-    pair = pair_of(kind)
-    lines = step // pair  # runs of columns * WIDTH positions that a step reads
-    every = min(lines, max(1, LINE // (columns * WIDTH * STORED_BYTES[kind] * pair)))
+    lines, line = STORED_BYTES[plan.v_kind], LINE // STORED_BYTES[plan.v_kind]
 
     @inner
-    def score(q, q_scales, q_sums, row, keys, at, block, ask, scales, some, shape, out, place):
+    def score(q, q_scales, q_sums, row, keys, at, scales, some, shape, ask, out, place):
         total = tile_zero(tile)
-        first = row * shape.k_dim
-        ahead, begin, end = ask[0], first + ask[1], first + ask[2]
+        first, values, upcoming = row * shape.k_dim, ask[0], ask[1]
+        begin, end, i = ask[2], ask[3], 0
         for g in range(shape.k_groups):
             acc = tile_zero_whole(wide) if kind in INTEGERS else tile_zero(wide)
-            for _ in range(0, shape.k_dim // shape.k_groups, step * pack):
-                if begin <= first < end:
-                    prefetch(keys, at + ahead, block * pair, lines, every)
-                numbers = stored_keys(keys, at, block, step, columns, kind)
+            for _ in range(0, shape.k_rows // shape.k_groups, STEP):
+                if begin <= i < end:
+                    prefetch(values, upcoming + i * columns * WIDTH, line, lines, 1)
+                numbers = stored_rows(keys, at, columns * WIDTH, STEP, columns, kind)
                 acc = tile_dot(acc, q, first, shape.k_dim, numbers, form)
-                at += step * block
-                first += step * pack
+                at += STEP * columns * WIDTH
+                first += STEP * pack
+                i += STEP
             part = tile_fold(acc, tile)
             if kind in INTEGERS:
-                i, s = row * shape.k_groups + g, some + g * block
-                factors = stored_scales(scales, s, columns, kind)
-                total = tile_add_scaled(total, part, factors, q_scales, i, shape.k_groups)
+                s, by = row * shape.k_groups + g, some + g * columns * WIDTH
+                factors = stored_scales(scales, by, columns, kind)
+                total = tile_add_scaled(total, part, factors, q_scales, s, shape.k_groups)
                 if kind == INT4:
-                    minima = stored_minima(scales, s, columns)
-                    total = tile_fma_outer(total, q_sums, i, shape.k_groups, minima)
+                    minima = stored_minima(scales, by, columns)
+                    total = tile_fma_outer(total, q_sums, s, shape.k_groups, minima)
             else:
                 total = part
         tile_store(out, place, shape.chunk, columns, total)
@@ -95,34 +99,39 @@ def score_kernel(plan: Plan) -> Any:
 
 @lru_cache(maxsize=64)
 def score_chunk_kernel(plan: Plan) -> Any:
-    """score_chunk(q, q_scales, q_sums, keys, scales, at, count, steady, shape, out).
+    """score_chunk(room, planes, at, count, asking, shape).
 
-    Scores of `count` pieces, whose keys are at at[:, 0], their scales at at[:, 1]. While one is
-    read, the next is asked for, unless memory is `steady`. With several turns over the same keys
-    each asks for its share, or the first would wait for all.
+    Scores of the tiles at[:count] to room.scores. While their keys are read, their values are asked
+    for, if `asking`. With several turns over the same keys each asks for its share, or the first
+    would wait for all.
     """
-    score, rows, across = score_kernel(plan), plan.rows, plan.columns * WIDTH
-    pair, whole = pair_of(plan.k_kind), plan.k_kind in INTEGERS
+    score, rows, whole = score_kernel(plan), plan.rows, plan.k_kind in INTEGERS
 
     @kernel
-    def score_chunk(q, q_scales, q_sums, keys, scales, at, count, steady, shape, out):
-        size, piece = shape.block_size, shape.piece
-        share = 0 if steady else -(-shape.k_dim * rows // shape.queries)
+    def score_chunk(room, planes, at, count, asking, shape):
+        tile, turns = shape.tile, shape.queries // rows
+        share = -(-shape.v_rows // (turns * STEP)) * STEP if asking else 0
         for j in range(count):
+            keys, scales = at[j] * shape.k_rows, at[j] * shape.k_groups
             if whole:
-                for g in range(shape.k_groups):
-                    prefetch(scales, at[j + 1, 1] + g * size, 0, 1, 1)
-            for t in range(0, piece, across):
-                ahead = across * pair if t + across < piece else at[j + 1, 0] - at[j, 0] - t * pair
-                for r in range(0, shape.queries, rows):
-                    begin = r // rows * share
-                    score(
-                        q, q_scales, q_sums, r, keys, at[j, 0] + t * pair, size,
-                        (ahead, begin, begin + share), scales, at[j, 1] + t, shape, out,
-                        r * shape.chunk + j * piece + t,
-                    )  # fmt: skip
+                prefetch(planes.k_scales, at[j + 1] * shape.k_groups, 0, 1, 1)
+            for turn in range(turns):
+                begin, row = turn * share, turn * rows
+                ask = planes.values, at[j] * shape.v_rows, begin, min(begin + share, shape.v_rows)
+                score(
+                    room.numbers, room.q_scales, room.q_sums, row, planes.keys, keys,
+                    planes.k_scales, scales, shape, ask, room.scores, row * shape.chunk + j * tile,
+                )  # fmt: skip
 
     return score_chunk
+
+
+@kernel
+def rescale(out, place, size, factor):
+    """out[place:place + size] *= factor."""
+    by = splat(factor)
+    for d in range(0, size, WIDTH):
+        vstore(out, place + d, vmul(vload(out, place + d), by))
 
 
 @kernel
@@ -132,24 +141,49 @@ def exp_of(x):
 
 
 @kernel
-def soften(scores, place, low, high, width, top):
-    """Turn one query's scores into weights e**(score - maximum), in place.
+def hide(scores, low, high, size, shape):
+    """Scores of a chunk's `size` positions that are not low..high become minus infinity."""
+    for r in range(shape.queries):
+        for c in range(0, size, WIDTH):
+            if c < low or c + WIDTH > high:
+                place = r * shape.chunk + c
+                vstore(scores, place, lanes_or_never(vload(scores, place), low - c, high - c))
 
-    Only positions low..high count; the others become about zero. Returns the new running maximum,
-    the largest weight and the sum of the weights.
+
+@lru_cache(maxsize=8)
+def soften_kernel(width: int) -> Any:
+    """soften(room, low, high, size, shape, out, tops): scores become weights, in place.
+
+    A weight is e**(score - running maximum) of its query. Of a chunk's `size` positions only
+    low..high count; the others become about zero. Outputs [part, query, width] and sums [query,
+    lane] shrink where a maximum rises; `peaks` are the chunk's maxima.
     """
-    best = splat(np.float32(-np.inf))
-    for c in range(0, width, WIDTH):
-        x = vload(scores, place + c)
-        if c < low or c + WIDTH > high:
-            x = lanes_or_never(x, low - c, high - c)
-            vstore(scores, place + c, x)
-        best = vmax(best, x)
-    largest = vtop(best)
-    top = max(top, largest)
-    maximum, total = splat(top), splat(np.float32(0))
-    for c in range(0, width, WIDTH):
-        x = vexp(vsub(vload(scores, place + c), maximum))
-        vstore(scores, place + c, x)
-        total = vadd(total, x)
-    return top, exp_of(largest - top), vsum(total)
+
+    @kernel
+    def soften(room, low, high, size, shape, out, tops):
+        scores, sums = room.scores, room.sums
+        size = -(-size // BATCH) * BATCH
+        if low > 0 or high < size:
+            hide(scores, low, high, size, shape)
+        for r in range(shape.queries):
+            best = tile_load(scores, r * shape.chunk, 0, 1, ABREAST)
+            for place in range(r * shape.chunk + BATCH, r * shape.chunk + size, BATCH):
+                best = tile_larger(best, tile_load(scores, place, 0, 1, ABREAST))
+            room.peaks[r] = tile_top(best)
+        for r in range(shape.queries):
+            if room.peaks[r] > tops[r]:
+                factor = exp_of(tops[r] - room.peaks[r])
+                tops[r] = room.peaks[r]
+                rescale(sums, r * BATCH, BATCH, factor)
+                for part in range(shape.v_dim // width):
+                    rescale(out, (part * shape.queries + r) * width, width, factor)
+        one = splat(np.float32(1))
+        for r in range(shape.queries):
+            most, total = splat(tops[r]), tile_load(sums, r * BATCH, 0, 1, ABREAST)
+            for place in range(r * shape.chunk, r * shape.chunk + size, BATCH):
+                x = tile_exp(tile_load(scores, place, 0, 1, ABREAST), most)
+                tile_store(scores, place, 0, ABREAST, x)
+                total = tile_fma(total, x, one)
+            tile_store(sums, r * BATCH, 0, ABREAST, total)
+
+    return soften

@@ -8,13 +8,15 @@ from typing import NamedTuple
 from numba import njit
 
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.stored import F32, INT4, INTEGERS
+from kvproof.lab.attention.stored import INT4, INTEGERS, STORED_BYTES
+from kvproof.lab.pool.planes import SLICE, TILE, tile_of
 
-CHUNK = 64  # positions whose scores are held at a time, when several queries share a KV head
-LONG_CHUNK = 256  # with one query: fewer turns from keys to values and back
-ROW = 16  # vectors of a row of values that one query sums at a time, so that memory is read in
-# order; half of it for int4, whose nibbles need registers too
-RUN = 16384  # bytes of values over which sums stay in registers
+# Bytes of keys that are read before their values are: values are asked for meanwhile, and both have
+# to fit the first cache (32 KiB) beside the queries.
+PHASE = 16384
+CHUNKS = (32, 256)  # positions whose scores are held at a time: at least, at most
+WHOLE_CHUNK = 64  # at most, where weights are rounded: by the largest of a chunk (`whole.py`)
+STEP = 4  # stored rows (of keys), or positions (of values), that are taken at a time
 LARGEST_WHOLE = 512  # positions, or numbers of a group: 512 * 127 * 32767 < 2**31
 
 # Inner functions get no wrapper for Python: that would be half of what is compiled.
@@ -25,21 +27,23 @@ entry = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 
 
 class Shape(NamedTuple):
-    """Sizes the kernel gets at run time; `queries` is query heads per KV head.
+    """Sizes the kernel gets at run time; `heads` are KV heads, `queries` query heads of each.
 
-    A piece is what is taken of one block at a time; a chunk is `pieces` of them, whose scores are
-    held at a time: `chunk` positions, whole vectors.
+    `k_rows` and `v_rows` are stored elements of a position, `tile` positions that are stored
+    together, `chunk` positions whose scores are held at a time, whole tiles.
     """
 
     blocks: int
+    heads: int
     queries: int
     k_dim: int
     v_dim: int
-    block_size: int
+    k_rows: int
+    v_rows: int
     k_groups: int
     v_groups: int
-    piece: int
-    pieces: int
+    block_size: int
+    tile: int
     chunk: int
 
 
@@ -47,7 +51,8 @@ class Plan(NamedTuple):
     """What is compiled: element types, and how many vectors the tiles have.
 
     rows x columns x sums vectors of scores (queries, positions, partial sums), value_rows x
-    value_vectors of outputs. `gathered`: blocks too small for a vector are copied together first.
+    (value_columns stored vectors of a slice) x value_sums of outputs. `gathered`: blocks too small
+    for a vector are copied together first.
     """
 
     k_kind: int
@@ -55,20 +60,15 @@ class Plan(NamedTuple):
     rows: int
     columns: int
     sums: int
-    key_rows: int
     value_rows: int
-    value_vectors: int
+    value_columns: int
+    value_sums: int
     gathered: bool
 
 
 def pack_of(kind: int) -> int:
     """Numbers in a stored element."""
     return 2 if kind == INT4 else 1
-
-
-def pair_of(kind: int) -> int:
-    """Stored rows of keys that lie side by side at a position."""
-    return 1 if kind == F32 else 2
 
 
 def divisor(number: int, most: int) -> int:
@@ -80,6 +80,7 @@ class Sizes(NamedTuple):
     """What a slot's planes say: blocks, positions a block, widths, groups, element types."""
 
     blocks: int
+    heads: int
     block_size: int
     queries: int
     k_dim: int
@@ -91,35 +92,37 @@ class Sizes(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def plan_for(sizes: Sizes) -> tuple[Plan, Shape, Shape]:
-    """What to compile, the sizes, and those of a chunk that was gathered (the same if it is not).
+def plan_for(sizes: Sizes) -> tuple[Plan, Shape]:
+    """What to compile, and the sizes.
 
     Tiles have 8 to 12 vectors: enough to hide the latency of a multiply-add, few enough for 16
     registers.
     """
-    size, queries = sizes.block_size, sizes.queries
-    gathered = size % WIDTH != 0
-    most = CHUNK if queries > 1 else LONG_CHUNK
-    piece = size if gathered else WIDTH * divisor(size // WIDTH, most // WIDTH)
-    pieces = max(1, most // piece)
-    chunk = -(-piece * pieces // WIDTH) * WIDTH
+    queries, k_kind, v_kind = sizes.queries, sizes.k_kind, sizes.v_kind
+    tile = tile_of(sizes.block_size)
+    gathered = tile % WIDTH != 0
+    k_rows, v_rows = sizes.k_dim // pack_of(k_kind), sizes.v_dim // pack_of(v_kind)
+    held = max(k_rows * STORED_BYTES[k_kind], v_rows * STORED_BYTES[v_kind])
+    most = WHOLE_CHUNK if v_kind in INTEGERS else CHUNKS[1]
+    chunk = min(most, max(CHUNKS[0], PHASE // held // TILE * TILE))
     shape = Shape(
-        sizes.blocks, queries, sizes.k_dim, sizes.v_dim, size, sizes.k_groups, sizes.v_groups,
-        piece, pieces, chunk,
+        sizes.blocks, sizes.heads, queries, sizes.k_dim, sizes.v_dim, k_rows, v_rows,
+        sizes.k_groups, sizes.v_groups, sizes.block_size, tile, chunk,
     )  # fmt: skip
-    near = shape
-    if gathered:
-        near = shape._replace(blocks=1, block_size=chunk, piece=chunk, pieces=1)
     rows = divisor(queries, 5)
-    columns = 2 if near.piece % (2 * WIDTH) == 0 else 1
-    sums = 2 ** ((12 // (rows * columns)).bit_length() - 1)
-    vectors = sizes.v_dim // sizes.v_groups // WIDTH
-    whole_row = queries == 1 and vectors <= (ROW // 2 if sizes.v_kind == INT4 else ROW)
-    value_vectors = vectors if whole_row else 2 * divisor(vectors // 2, 4 // rows)
+    columns = 1 if tile == WIDTH else TILE // WIDTH
+    value_columns = 1 if v_kind == INT4 and rows > 2 else SLICE // WIDTH
+    across = value_columns * pack_of(v_kind)
     plan = Plan(
-        sizes.k_kind, sizes.v_kind, rows, columns, min(4, sums), 4, rows, value_vectors, gathered
-    )
-    return plan, shape, near
+        k_kind, v_kind, rows, columns, sums_of(rows * columns), rows, value_columns,
+        sums_of(rows * across), gathered,
+    )  # fmt: skip
+    return plan, shape
+
+
+def sums_of(vectors: int) -> int:
+    """Partial sums side by side, a power of two: few vectors would wait for each other."""
+    return min(4, int(2 ** ((12 // vectors).bit_length() - 1)))
 
 
 def vectors_of_group(group: int, kind: int) -> bool:
@@ -127,7 +130,6 @@ def vectors_of_group(group: int, kind: int) -> bool:
     return group % (32 if kind == INT4 else 16) == 0
 
 
-def sums_fit(group: int, kind: int, block_size: int) -> bool:
+def sums_fit(group: int, kind: int) -> bool:
     """Whether the kernels' integer sums fit 32 bits."""
-    whole_blocks = block_size % WIDTH == 0 or block_size <= LARGEST_WHOLE
-    return kind not in INTEGERS or (group <= LARGEST_WHOLE and whole_blocks)
+    return kind not in INTEGERS or group <= LARGEST_WHOLE

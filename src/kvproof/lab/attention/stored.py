@@ -55,24 +55,33 @@ def _halves(b: Any, place: Any) -> list[Any]:
     return [b.bitcast(v, e.VF) for v in whole]
 
 
-def _words(b: Any, raw: Any, kind: int) -> list[Any]:
-    """2 * WIDTH bytes as 16-bit integers; int4: those of the low halves, those of the high."""
+def _nibbles(b: Any, place: Any) -> list[Any]:
+    """Four bytes at each of WIDTH places as pairs: the low halves of bytes 0 and 2, their high
+    halves, the low halves of 1 and 3, their high halves."""
+    raw = e.raw(b, place, e.I16, 2 * WIDTH)
+    fifteen = ir.Constant(e.VW, [15] * 2 * WIDTH)
+    moved = [b.lshr(raw, ir.Constant(e.VW, [n] * 2 * WIDTH)) for n in (4, 8, 12)]
+    return [b.and_(raw, fifteen), b.and_(moved[0], fifteen), b.and_(moved[1], fifteen), moved[2]]
+
+
+def _rows_of(b: Any, place: Any, kind: int) -> list[Any]:
+    """`pair_of(kind)` stored rows at each of WIDTH positions: a vector for each product."""
+    if kind == F32:
+        return [e.raw(b, place, e.F32)]
     if kind == INT8:
-        return [b.sext(raw, e.VW)]
-    bits = b.zext(raw, e.VW)
-    fifteen, four = (ir.Constant(e.VW, [n] * 2 * WIDTH) for n in (15, 4))
-    return [b.and_(bits, fifteen), b.lshr(bits, four)]
-
-
-def _pair_of_rows(b: Any, place: Any, kind: int) -> list[Any]:
-    """A pair of numbers (int4: of bytes) at each of WIDTH positions: a vector for each product."""
-    if kind in INTEGERS:
-        return _words(b, e.raw(b, place, e.I8, 2 * WIDTH), kind)
+        return [b.sext(e.raw(b, place, e.I8, 2 * WIDTH), e.VW)]
+    if kind == INT4:
+        return _nibbles(b, place)
     if kind == BF16:
         return _halves(b, place)
     bits = b.sext(e.raw(b, place, e.I16), e.VI)
     low = b.ashr(b.shl(bits, e.iconst(24)), e.iconst(4))
     return [_fp8(b, low), _fp8(b, b.shl(bits, e.iconst(12)))]
+
+
+def pair_of(kind: int) -> int:
+    """Rows of keys, or positions of values, that lie side by side in a tile of whole vectors."""
+    return {F32: 1, INT4: 4}.get(kind, 2)
 
 
 def lane_of(kind: int) -> str:
@@ -100,22 +109,19 @@ def stored(typing_context: Any, array: Any, index: Any, stride: Any, count: Any,
     return answer(TileType(number), args, emit)
 
 
-def key_slots(rows: int, kind: int) -> int:
-    """How many products a position takes for `rows` stored rows of keys."""
-    return rows if kind in (F32, BF16, FP8, INT4) else rows // 2
-
-
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def stored_keys(
+def stored_rows(
     typing_context: Any, array: Any, index: Any, block: Any, rows: Any, columns: Any, kind: Any
 ) -> Any:
-    """Keys of `columns` * WIDTH positions: `rows` (even) stored rows of a block from `index` on.
+    """`rows` rows of `columns` * WIDTH stored elements from `index` on.
 
-    Vector [slot * columns + c]; a slot is what meets one scalar of the query (integers: one pair).
+    Rows of keys (elements: positions) or positions of values (elements: of a slice), those of a
+    pair side by side, the next `block` pairs on. Vector [slot * columns + c]; a slot is what meets
+    one scalar (integers: one pair of them). int4's slots of low and high halves alternate.
     """
     number, across, how = literal(rows), literal(columns), literal(kind)
-    count = key_slots(number, how) * across
-    pack = 1 if how == F32 else 2
+    pack = pair_of(how)
+    count = number * across if how in (F32, BF16, FP8, INT4) else number // 2 * across
 
     def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
         place = e.pointer(context, b, kinds[0], values[0], values[1])
@@ -125,49 +131,13 @@ def stored_keys(
             slots = []
             for c in range(across):
                 at = e.shift(b, place, c * WIDTH * pack)
-                slots.append([e.raw(b, at, e.F32)] if how == F32 else _pair_of_rows(b, at, how))
+                slots.append(_rows_of(b, at, how))
             out += [slot[i] for i in range(len(slots[0])) for slot in slots]
             place = b.gep(place, [jump])
         return e.tile_of(b, out)
 
     args = (array, types.int64, types.int64, rows, columns, kind)
     return answer(TileType(count, lane_of(how)), args, emit)
-
-
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def stored_values(
-    typing_context: Any, array: Any, index: Any, line: Any, count: Any, kind: Any
-) -> Any:
-    """`count` vectors of one position's values from `index` on.
-
-    Integers come as pairs with the next position's, `line` elements on. bf16 and int4 give of each
-    2 * WIDTH numbers the even ones, then the odd ones.
-    """
-    number, how = literal(count), literal(kind)
-    width = WIDTH if how in (F32, FP8, INT4) else 2 * WIDTH  # elements of a step
-    turns = [i // 2 + (i % 2) * width for i in range(2 * width)]
-
-    def two_rows(b: Any, place: Any, other: Any) -> list[Any]:
-        first, second = (e.raw(b, p, e.I8, width) for p in (place, other))
-        out = []
-        for start in range(0, 2 * width, 2 * WIDTH):
-            mask = ir.Constant(ir.VectorType(e.I32, 2 * WIDTH), turns[start : start + 2 * WIDTH])
-            out += _words(b, b.shuffle_vector(first, second, mask), how)
-        return out
-
-    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
-        place = e.pointer(context, b, kinds[0], values[0], values[1])
-        out: list[Any] = []
-        while len(out) < number:
-            if how in INTEGERS:
-                out += two_rows(b, place, b.gep(place, [values[2]]))
-            else:
-                out += _halves(b, place) if how == BF16 else _widen(b, place, how)
-            place = e.shift(b, place, width)
-        return e.tile_of(b, out)
-
-    args = (array, types.int64, types.int64, count, kind)
-    return answer(TileType(number, lane_of(how)), args, emit)
 
 
 def _scale(b: Any, place: Any, kind: int) -> Any:

@@ -179,6 +179,72 @@ def tile_fma(typing_context: Any, total: Any, tile: Any, factor: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_exp(typing_context: Any, tile: Any, most: Any) -> Any:
+    """e**(tile - most) by lane; `most` is a tile, or one vector for all."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        parts = e.vectors_of(b, values[0])
+        by = [values[1]] * len(parts) if kinds[1] == VEC else e.vectors_of(b, values[1])
+        return e.tile_of(
+            b, e.exponential(b, [b.fsub(*pair) for pair in zip(parts, by, strict=True)])
+        )
+
+    return answer(tile, (tile, most), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_scale_rows(typing_context: Any, tile: Any, scalars: Any, index: Any, width: Any) -> Any:
+    """tile[r * width + j] * scalars[index + r]."""
+    across = literal(width)
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        place = e.pointer(context, b, kinds[1], values[1], values[2])
+        out = e.vectors_of(b, values[0])
+        for start in range(0, len(out), across):
+            scalar = e.splat(b, b.load(e.shift(b, place, start // across)))
+            for i in range(start, start + across):
+                out[i] = b.fmul(out[i], scalar)
+        return e.tile_of(b, out)
+
+    return answer(tile, (tile, scalars, types.int64, width), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_times(typing_context: Any, x: Any, y: Any) -> Any:
+    """x * y by lane."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        pairs = zip(e.vectors_of(b, values[0]), e.vectors_of(b, values[1]), strict=True)
+        return e.tile_of(b, [b.fmul(*pair) for pair in pairs])
+
+    return answer(x, (x, y), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_larger(typing_context: Any, x: Any, y: Any) -> Any:
+    """The larger by lane."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        pairs = zip(e.vectors_of(b, values[0]), e.vectors_of(b, values[1]), strict=True)
+        return e.tile_of(b, [e.larger(b, *pair) for pair in pairs])
+
+    return answer(x, (x, y), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_top(typing_context: Any, tile: Any) -> Any:
+    """The largest lane of all."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        first, *rest = e.vectors_of(b, values[0])
+        for vector in rest:
+            first = e.larger(b, first, vector)
+        return e.reduce(b, first, lambda x, y: e.larger(b, x, y))
+
+    return answer(types.float32, (tile,), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def tile_scale(typing_context: Any, tile: Any, factor: Any, low: Any) -> Any:
     """tile * factor + low, both in all lanes."""
 

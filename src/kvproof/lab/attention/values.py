@@ -2,116 +2,101 @@
 
 # numba reads these functions, not mypy: their arguments are flat arrays and sizes.
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
-# ruff: noqa: ANN001, ANN201, ANN202, PLR0913
+# ruff: noqa: ANN001, ANN201, ANN202
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.shapes import RUN, Plan, kernel, pack_of
-from kvproof.lab.attention.stored import INT4, INTEGERS, STORED_BYTES, stored_values
+from kvproof.lab.attention.shapes import STEP, Plan, inner, kernel, pack_of
+from kvproof.lab.attention.stored import INT4, INTEGERS, STORED_BYTES, pair_of, stored_rows
 from kvproof.lab.attention.tiles import (
     tile_add_each,
     tile_add_whole,
-    tile_fma_outer,
+    tile_dot,
+    tile_fma,
+    tile_fold,
     tile_load,
     tile_store,
+    tile_zero,
     tile_zero_whole,
 )
-from kvproof.lab.attention.vectors import LINE, prefetch, splat, vload, vmul, vstore
-from kvproof.lab.attention.whole import fold_kernel, gather_scales
+from kvproof.lab.attention.vectors import LINE, prefetch, splat
+from kvproof.lab.pool.planes import SLICE
+
+STRIPE = SLICE // WIDTH  # vectors of a slice
 
 
-@kernel
-def rescale(out, place, size, factor):
-    """out[place:place + size] *= factor."""
-    by = splat(factor)
-    for d in range(0, size, WIDTH):
-        vstore(out, place + d, vmul(vload(out, place + d), by))
+def width_of(plan: Plan) -> int:
+    """Numbers of a value that are summed at a time: outputs are [part, query, number of it]."""
+    return plan.value_columns * WIDTH * pack_of(plan.v_kind)
+
+
+@inner
+def onward(count, offset, size):
+    """The count and offset, or, past `size`, the next count and offset 0."""
+    if offset >= size:
+        count, offset = count + 1, 0
+    return count, offset
 
 
 @lru_cache(maxsize=64)
 def weigh_kernel(plan: Plan) -> Any:
-    """weigh(weights, at, count, steady, low, high, values, shape, factors, lows, out).
+    """weigh(room, values, at, first, last, upcoming, shape, out).
 
-    Adds the weighted values of positions low..high of a chunk, whose pieces start at at[:, 2], to
-    the outputs of the queries row..row + plan.value_rows. `weights` are [query, position], for
-    integers [group, query, position] in 16 bits, with what a product is worth in `factors` [group,
-    query] and what the minima add in `lows`.
+    Adds the weighted values of tiles first..last of a chunk to the outputs. The room's `weights`
+    are [query, position], for integers [group, query, position] in 16 bits, with what a product is
+    worth in `factors` [group, query] and what the minima add in `lows`.
 
-    A row is read in slices of value_vectors, whose sums stay in registers over a piece, or over the
-    chunk where the slice is the row. Unless memory is `steady`, each step asks for its share of the
-    next piece, in order; the last of `at` is only asked for.
+    A value is read in parts of plan.value_columns vectors, whose sums stay in registers over the
+    chunk. `upcoming` (keys, from, to): meanwhile the keys of the tiles from..to, the next chunk's,
+    are asked for in the order of memory.
     """
-    kind, rows, vectors = plan.v_kind, plan.value_rows, plan.value_vectors
-    pack, span, tile = pack_of(kind), vectors * WIDTH, rows * vectors
-    whole = kind in INTEGERS
-    step = 2 if whole else 1
-    size = STORED_BYTES[kind]
-    per_line = LINE // size
-    lines = max(1, step * span // pack // per_line)
+    kind, rows, columns = plan.v_kind, plan.value_rows, plan.value_columns
+    across = columns * pack_of(kind)
+    tile, form, whole = rows * across, 16 * rows + across, kind in INTEGERS
+    wide, width, pair = tile * plan.value_sums, width_of(plan), pair_of(kind)
+    lines, line = STORED_BYTES[plan.k_kind], LINE // STORED_BYTES[plan.k_kind]
 
     @kernel
-    def weigh(weights, at, count, steady, low, high, values, shape, factors, lows, out):
-        line, chunk, piece = shape.v_dim // pack, shape.chunk, shape.piece
-        group, slices = shape.v_dim // shape.v_groups, shape.v_dim // span
-        groups = shape.queries // rows
-        runs = slices * groups
-        share, jump = piece * line // runs, -(-line // runs)
-        most = count if slices == 1 else max(1, RUN // (piece * line * size))
-        for some in range(0, count, most):
-            together = min(most, count - some)
-            # Where the slice is the row, the next piece comes next, else the next `together`.
-            skip = 1 if runs == 1 else together
-            for turn in range(runs):
-                j, row = turn // groups * span, turn % groups * rows
-                place = row * shape.v_dim + j
-                start = (j // group * shape.queries if whole else 0) + row
+    def weigh(room, values, at, first, last, upcoming, shape, out):
+        keys, ask, end = upcoming
+        chunk, positions, turns = shape.chunk, shape.tile, shape.queries // rows
+        group, turn, offset = shape.v_dim // shape.v_groups, 0, 0
+        stored = positions * shape.k_rows
+        for part in range(shape.v_dim // width):
+            begin = (
+                part * columns // STRIPE * positions * SLICE
+                + part * columns % STRIPE * WIDTH * pair
+            )
+            g = part * width // group * shape.queries if whole else 0
+            for row in range(0, shape.queries, rows):
+                acc = tile_zero_whole(wide) if whole else tile_zero(wide)
+                for j in range(first, last):
+                    base, w = at[j] * shape.v_rows + begin, (g + row) * chunk + j * positions
+                    asking = turn == 0 and ask < end
+                    source = at[min(ask, end)] * shape.k_rows + offset
+                    for t in range(0, positions, STEP):
+                        if asking:
+                            prefetch(keys, source + t * SLICE, line, lines, 1)
+                        numbers = stored_rows(values, base + t * SLICE, SLICE, STEP, columns, kind)
+                        acc = tile_dot(acc, room.weights, w + t, chunk, numbers, form)
+                    if asking:
+                        ask, offset = onward(ask, offset + positions * SLICE, stored)
+                    _, turn = onward(0, turn + 1, turns)
+                place = (part * shape.queries + row) * width
+                total = tile_load(out, place, width, rows, across)
+                acc = tile_fold(acc, tile)
                 if whole:
-                    acc = tile_zero_whole(tile)
+                    total = tile_add_whole(total, acc, room.factors, g + row, 1, across)
+                    if kind == INT4:
+                        total = tile_add_each(total, room.lows, g + row, 1, across)
                 else:
-                    acc = tile_load(out, place, shape.v_dim, rows, vectors)
-                for p in range(some, some + together):
-                    base, t0, n = at[p, 2] + j // pack, p * piece, turn * together + p - some
-                    upcoming = at[some + skip + n // runs, 2] + n % runs * share
-                    for t in range(max(0, low - t0), min(piece, high - t0), step):
-                        if not steady:
-                            prefetch(values, upcoming + t * jump, per_line, lines, 1)
-                        numbers = stored_values(values, base + t * line, line, vectors, kind)
-                        acc = tile_fma_outer(acc, weights, start * chunk + t0 + t, chunk, numbers)
-                if whole:
-                    total = tile_load(out, place, shape.v_dim, rows, vectors)
-                    total = tile_add_whole(total, acc, factors, start, 1, vectors)
-                    if kind == INT4 and some == 0:
-                        total = tile_add_each(total, lows, start, 1, vectors)
-                    tile_store(out, place, shape.v_dim, vectors, total)
-                else:
-                    tile_store(out, place, shape.v_dim, vectors, acc)
+                    total = tile_fma(total, acc, splat(np.float32(1)))
+                tile_store(out, place, width, across, total)
 
     return weigh
-
-
-@lru_cache(maxsize=64)
-def weigh_chunk_kernel(plan: Plan) -> Any:
-    """weigh_chunk(scores, peaks, values, scales, at, count, steady, low, high, shape, out, ...).
-
-    The last arguments are room for the weights in 16 bits and what belongs to them.
-    """
-    weigh, fold = weigh_kernel(plan), fold_kernel(plan.v_kind)
-    whole = plan.v_kind in INTEGERS
-
-    @kernel
-    def weigh_chunk(
-        scores, peaks, values, scales, at, count, steady, low, high, shape, out,
-        near_scales, weights, factors, lows,
-    ):  # fmt: skip
-        if whole:
-            gather_scales(scales, at, count, shape, near_scales)
-            fold(scores, peaks, near_scales, low, high, shape, weights, factors, lows)
-            weigh(weights, at, count, steady, low, high, values, shape, factors, lows, out)
-        else:
-            weigh(scores, at, count, steady, low, high, values, shape, factors, lows, out)
-
-    return weigh_chunk

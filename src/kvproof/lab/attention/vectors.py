@@ -26,9 +26,8 @@ from kvproof.lab.attention.emit import (
     WIDTH,
     answer,
     call,
-    fconst,
+    exponential,
     fma,
-    iconst,
     larger,
     literal,
     pointer,
@@ -40,6 +39,19 @@ from kvproof.lab.attention.emit import (
 from kvproof.lab.attention.emit import splat as splat_lanes
 
 LINE = 64  # bytes of a cache line
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def address(typing_context: Any, array: Any, index: Any) -> Any:
+    """A pointer to element `index` of an array (or pointer), which has to outlive it.
+
+    Kernels pass pointers to each other: arrays count references, atomically, in every call.
+    """
+    return answer(
+        types.CPointer(array.dtype),
+        (array, types.int64),
+        lambda c, b, t, v: pointer(c, b, t[0], *v),
+    )
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
@@ -82,21 +94,9 @@ def vmax(typing_context: Any, x: Any, y: Any) -> Any:
 def vexp(typing_context: Any, x: Any) -> Any:
     """e**x by lane, relative error below 3e-7; lanes below -87 give about 1e-38, not 0.
 
-    2**n * e**r with r in [-ln2/2, ln2/2] and a polynomial of degree 6 for e**r.
+    See `emit.exponential`.
     """
-
-    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
-        x = larger(b, values[0], fconst(-87.0))
-        n = call(b, f"llvm.rint.v{WIDTH}f32", VF, b.fmul(x, fconst(1.4426950408889634)))
-        r = fma(b, n, fconst(-0.693359375), x)
-        r = fma(b, n, fconst(2.12194440e-4), r)
-        y = fconst(1 / 720)
-        for factor in (1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0):
-            y = fma(b, y, r, fconst(factor))
-        power = b.shl(b.add(b.fptosi(n, VI), iconst(127)), iconst(23))
-        return b.fmul(y, b.bitcast(power, VF))
-
-    return answer(VEC, (VEC,), emit)
+    return answer(VEC, (VEC,), lambda c, b, t, v: exponential(b, [v[0]])[0])
 
 
 def _lanes_intrinsic(other: float) -> Any:
@@ -113,6 +113,14 @@ def _lanes_intrinsic(other: float) -> Any:
 
 lanes_or_never = _lanes_intrinsic(float("-inf"))
 lanes_or_zero = _lanes_intrinsic(0.0)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def by_two(typing_context: Any, x: Any) -> Any:
+    """Lanes 0, 2, 1, 3 of each four."""
+    order = [i // 4 * 4 + i % 2 * 2 + i % 4 // 2 for i in range(WIDTH)]
+    mask = ir.Constant(VI, order)
+    return answer(VEC, (VEC,), lambda c, b, t, v: b.shuffle_vector(v[0], v[0], mask))
 
 
 @intrinsic  # type: ignore[untyped-decorator]

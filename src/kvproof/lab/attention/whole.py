@@ -7,7 +7,7 @@ magnitude below what int8 itself rounds (1/127).
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
-# ruff: noqa: ANN001, ANN201, ANN202, PLR0913
+# ruff: noqa: ANN001, ANN201, ANN202
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from typing import Any
 import numpy as np
 
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.shapes import kernel
+from kvproof.lab.attention.scores import exp_of
+from kvproof.lab.attention.shapes import inner, kernel
 from kvproof.lab.attention.stored import INT4, first_vector, stored_minima, stored_scales
 from kvproof.lab.attention.vectors import (
+    by_two,
     lanes_or_zero,
     splat,
-    vadd,
+    vfma,
     vload,
     vmax,
     vmul,
+    vstore,
     vstore16,
     vsum,
     vtop,
@@ -39,7 +42,7 @@ _TINY = np.float32(1e-30)  # chunks below weigh nothing, and 1 / them would over
 def round_queries(q, scale, shape, nibbles, out, scales, sums):
     """out = q in 16 bits, a unit being scales[query, group]; sums[query, group] of q * scale.
 
-    `nibbles`: in the order that int4's products take, (0, 2), (1, 3) of each four.
+    `nibbles`: in the order that int4's products take, (0, 4), (1, 5), (2, 6), (3, 7) of eight.
     """
     size = shape.k_dim // shape.k_groups
     for i in range(shape.queries * shape.k_groups):
@@ -50,54 +53,72 @@ def round_queries(q, scale, shape, nibbles, out, scales, sums):
         unit = largest / LARGEST
         inverse = LARGEST / largest if largest > _TINY else np.float32(0)
         for d in range(i * size, (i + 1) * size):
-            at = d // 4 * 4 + (d % 2) * 2 + d % 4 // 2 if nibbles else d
+            at = d // 8 * 8 + d % 4 * 2 + d % 8 // 4 if nibbles else d
             out[at] = np.int16(np.rint(q[d] * inverse))
         scales[i] = unit * scale
         sums[i] = total * scale
 
 
-@kernel
-def gather_scales(scales, at, count, shape, out):
-    """out[group, position] = the values' scales of a chunk, side by side."""
-    for j in range(count):
-        for g in range(shape.v_groups):
-            start = at[j, 3] + g * shape.block_size
-            place = g * shape.chunk + j * shape.piece
-            for t in range(shape.piece):
-                out[place + t] = scales[start + t]
+@lru_cache(maxsize=2)
+def spread_kernel(kind: int) -> Any:
+    """spread(room, scales, at, count, g, low, high, shape): group g's scales to the room.
+
+    By position, with int4's minima; 0 where a position is not low..high. Returns the largest.
+    """
+
+    @inner
+    def seen(x, t, low, high):
+        if t < low or t + WIDTH > high:
+            x = lanes_or_zero(x, low - t, high - t)
+        return x
+
+    @kernel
+    def spread(room, scales, at, count, g, low, high, shape):
+        tile, largest = shape.tile, splat(np.float32(0))
+        for j in range(count):
+            place = at[j] * shape.v_groups + g * tile
+            for t in range(0, tile, WIDTH):
+                x, here = stored_scales(scales, place + t, 1, kind), j * tile + t
+                x = seen(first_vector(x), here, low, high)
+                largest = vmax(largest, x)
+                vstore(room.scales, here, x)
+                if kind == INT4:
+                    x = first_vector(stored_minima(scales, place + t, 1))
+                    vstore(room.minima, here, seen(x, here, low, high))
+        return vtop(largest)
+
+    return spread
 
 
 @lru_cache(maxsize=2)
 def fold_kernel(kind: int) -> Any:
-    """fold(weights, peaks, scales, low, high, shape, out, factors, lows).
+    """fold(room, scales, at, count, low, high, shape, tops): weights of `count` tiles as integers.
 
-    out[group, query, position] = weight times scale in 16 bits; positions low..high count.
-    factors[group, query] is what a unit is worth, lows[group, query] the weighted sum of minima.
+    weights[group, query, position] = weight times scale in 16 bits; positions low..high count;
+    for int4 in the order of its products, (0, 2), (1, 3) of each four. factors[group, query] is
+    what a unit is worth, lows[group, query] the weighted sum of minima.
     """
+    spread = spread_kernel(kind)
 
     @kernel
-    def fold(weights, peaks, scales, low, high, shape, out, factors, lows):
+    def fold(room, scales, at, count, low, high, shape, tops):
         chunk = shape.chunk
+        for r in range(shape.queries):
+            room.peaks[r] = exp_of(room.peaks[r] - tops[r])
         for g in range(shape.v_groups):
-            largest = splat(np.float32(0))
-            for t in range(0, high, WIDTH):
-                x = first_vector(stored_scales(scales, g * chunk + t, 1, kind))
-                largest = vmax(largest, lanes_or_zero(x, low - t, high - t))
-            most = vtop(largest)
+            most = spread(room, scales, at, count, g, low, high, shape)
             for r in range(shape.queries):
-                i = g * shape.queries + r
-                peak = peaks[r] * most
-                factors[i] = peak / LARGEST
+                i, peak = g * shape.queries + r, room.peaks[r] * most
+                room.factors[i] = peak / LARGEST
                 inverse = splat(LARGEST / peak if peak > _TINY else np.float32(0))
                 total = splat(np.float32(0))
-                for t in range(0, high, WIDTH):
-                    w = vload(weights, r * chunk + t)
-                    x = first_vector(stored_scales(scales, g * chunk + t, 1, kind))
-                    x = vmul(vmul(w, inverse), x)
-                    vstore16(out, i * chunk + t, lanes_or_zero(x, low - t, high - t))
+                for t in range(0, count * shape.tile, WIDTH):
+                    w = vload(room.scores, r * chunk + t)
+                    x = vmul(vmul(w, inverse), vload(room.scales, t))
                     if kind == INT4:
-                        x = vmul(w, first_vector(stored_minima(scales, g * chunk + t, 1)))
-                        total = vadd(total, lanes_or_zero(x, low - t, high - t))
-                lows[i] = vsum(total)
+                        x = by_two(x)
+                        total = vfma(w, vload(room.minima, t), total)
+                    vstore16(room.weights, i * chunk + t, x)
+                room.lows[i] = vsum(total)
 
     return fold

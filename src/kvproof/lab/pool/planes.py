@@ -1,12 +1,15 @@
 """Planes: the tensors behind the blocks of one slot.
 
-A plane holds one vector per position and head. `columns` planes (keys) keep a block transposed, so
-that scores of neighbouring positions come out of one vector instruction; `rows` planes (values,
-latents) keep each position's vector together:
+A plane holds one vector per position and head. Keys and values are cut into tiles of TILE positions
+(or half of it, or the block), so that a kernel reads them in the order of memory: `columns` planes
+(keys) keep a tile transposed, `slices` planes (values) keep SLICE elements of every position of a
+tile together. What is multiplied together lies side by side: two rows of keys, two positions of
+values (f32 one, int4 four). `rows` planes (latents) keep each position's vector together:
 
-    columns  data [blocks, heads, rows / pair, block_size, pair]  (rows: numbers, or int4's bytes)
-    rows     data [blocks, heads, block_size, rows]
-    both     scales [blocks, heads, groups, block_size]
+    columns  data [blocks, heads, tiles, rows / pair, tile, pair]  (rows: numbers, or int4's bytes)
+    slices   data [blocks, heads, tiles, rows / slice, tile / pair, slice, pair]
+    rows     data [blocks, heads, block_size, rows]                (one tile: the block)
+    all      scales [blocks, heads, tiles, groups, tile]
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ import torch
 from kvproof.kinds import ElementType
 from kvproof.lab.pool.codecs import Codec, Encoded
 
-Layout = Literal["columns", "rows"]
+Layout = Literal["columns", "slices", "rows"]
+TILE = 16  # positions
+SLICE = 16  # elements of a value
 
 
 class Plane:
@@ -42,13 +47,23 @@ class Plane:
         self.layout = layout
         self.block_size, self.heads, self.dim = block_size, heads, dim
         rows = self.codec.rows
-        self.pair = 2 if self.codec.data_dtype.itemsize < 4 and rows % 2 == 0 else 1
-        columns = (rows // self.pair, block_size, self.pair)
-        inner = columns if layout == "columns" else (block_size, rows)
+        self.tile = block_size if layout == "rows" else tile_of(block_size)
+        self.slice = SLICE if rows % SLICE == 0 else rows
+        paired = rows if layout == "columns" else self.tile
+        most = {"f32": 1, "int4": 4}.get(self.codec.family, 2)
+        self.pair = (
+            1 if layout == "rows" else next(n for n in (4, 2, 1) if n <= most and paired % n == 0)
+        )
+        tiles, pair = block_size // self.tile, self.pair
+        inner = {
+            "columns": (tiles, rows // pair, self.tile, pair),
+            "slices": (tiles, rows // self.slice, self.tile // pair, self.slice, pair),
+            "rows": (block_size, rows),
+        }[layout]
         self.data = _by_head((blocks, heads, *inner), self.codec.data_dtype)
         self.scales: torch.Tensor | None = None
         if not self.codec.plain:
-            shape = (blocks, heads, self.codec.groups, block_size)
+            shape = (blocks, heads, tiles, self.codec.groups, self.tile)
             self.scales = _by_head(shape, self.codec.scale_dtype)
 
     @property
@@ -68,27 +83,44 @@ class Plane:
 
     def write_encoded(self, blocks: torch.Tensor, offsets: torch.Tensor, encoded: Encoded) -> None:
         """Store rows that are already encoded, [positions, heads, rows]."""
+        rows, pair = encoded.data, self.pair
+        tiles, at = offsets // self.tile, offsets % self.tile
         if self.layout == "columns":
-            self.data[blocks, :, :, offsets] = encoded.data.unflatten(-1, (-1, self.pair))
+            self.data[blocks, :, tiles, :, at] = rows.unflatten(-1, (-1, pair))
+        elif self.layout == "slices":
+            sliced = rows.unflatten(-1, (-1, self.slice))
+            self.data[blocks, :, tiles, :, at // pair, :, at % pair] = sliced
         else:
-            self.data[blocks, :, offsets] = encoded.data
+            self.data[blocks, :, offsets] = rows
         if self.scales is not None:
-            self.scales[blocks, :, :, offsets] = encoded.scales
+            self.scales[blocks, :, tiles, :, at] = encoded.scales
 
     def read_encoded(self, blocks: torch.Tensor, positions: torch.Tensor | slice) -> Encoded:
         """Encoded rows [positions, heads, rows] of entries counted from the first of `blocks`."""
-        data = self.data[blocks]
-        order = (0, 3, 1, 2, 4) if self.layout == "columns" else (0, 2, 1, 3)
-        rows = data.permute(*order).flatten(0, 1)[positions].flatten(2)
+        order, places = _ORDERS[self.layout]
+        data = self.data[blocks].permute(*order).flatten(0, places)
+        rows = data[positions].flatten(2)
         if self.scales is None:
             return Encoded(rows, None)
-        return Encoded(rows, self.scales[blocks].permute(0, 3, 1, 2).flatten(0, 1)[positions])
+        scales = self.scales[blocks].permute(0, 2, 4, 1, 3).flatten(0, 2)
+        return Encoded(rows, scales[positions])
 
     def read(self, blocks: torch.Tensor, positions: torch.Tensor | slice) -> torch.Tensor:
         """Numbers [positions, heads, dim] in f32."""
         return self.codec.decode(self.read_encoded(blocks, positions))
 
 
+def tile_of(block_size: int) -> int:
+    """Positions of a tile: TILE or half of it where that divides the block, else the block."""
+    return next((n for n in (TILE, TILE // 2) if block_size % n == 0), block_size)
+
+
+# The order of a plane's axes with those of the position first, and how many those are but one.
+_ORDERS = {
+    "columns": ((0, 2, 4, 1, 3, 5), 2),
+    "slices": ((0, 2, 4, 6, 1, 3, 5), 3),
+    "rows": ((0, 2, 1, 3), 1),
+}
 _HUGE = 2**21  # bytes of a huge page
 _MADV_HUGEPAGE = 14
 

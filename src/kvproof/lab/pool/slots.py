@@ -31,7 +31,7 @@ def planes_of(slot: Slot, types: Types, *, blocks: int, block_size: int) -> tupl
     if isinstance(slot, FullSlot):
         return (
             Plane(types.k, "columns", heads=slot.kv_heads, dim=slot.k_dim, **size),
-            Plane(types.v, "rows", heads=slot.kv_heads, dim=slot.v_dim, **size),
+            Plane(types.v, "slices", heads=slot.kv_heads, dim=slot.v_dim, **size),
         )
     if isinstance(slot, RecurrentSlot):
         return (StatePlane(slot.shape, _state_dtype(slot.element or types.model), blocks=blocks),)
