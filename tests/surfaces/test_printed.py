@@ -158,3 +158,33 @@ def test_weights_are_named_by_the_types_they_are_stored_in() -> None:
     roles = dict(re.findall(r"weights: (\w+): [\d,]+ parameters stored as ([^:]+):", shown.stdout))
     assert roles["expert"] == "mxfp4 and bf16"
     assert {roles[name] for name in ("attention", "embedding", "head", "router")} == {"bf16"}
+
+
+def test_every_slot_of_the_catalogue_is_in_words() -> None:
+    import kvproof
+    from kvproof.engine.formula import types_of
+    from kvproof.model import catalog
+    from kvproof.surfaces.show import describe
+
+    said = set()
+    for name in catalog.entries():
+        model = kvproof.load_model(name, offline=True)
+        types = types_of(model, None)
+        said |= {(slot.kind, describe(slot, types)) for slot in model.slots}
+    assert not [text for _, text in said if re.search(r"True|None|_|\b1 KV heads", text)]
+    assert ("compressed", "last 128 tokens, then 512 for each 128") in said
+    assert ("indexer", "index keys of 128 bf16") in said
+    assert not [kind for kind, text in said if text == kind]
+
+
+def test_wrong_words_name_the_help() -> None:
+    from test_cli import kvproof
+
+    for words, said in (
+        (("cache",), "kvproof: missing argument 'MODEL'; see kvproof cache --help"),
+        (("plan", "x", "--tp", "many"), "is not a valid integer; see kvproof plan --help"),
+        (("models", "--jsn"), "kvproof: no such option '--jsn'"),
+    ):
+        done = kvproof(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr

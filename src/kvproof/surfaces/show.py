@@ -14,12 +14,16 @@ from kvproof.engine.common_flags import limit_name
 from kvproof.engine.drafts import DraftCache
 from kvproof.engine.overheads import LEARNED
 from kvproof.kinds import (
+    ChunkedSlot,
+    CompressedSlot,
     ConvSlot,
     CrossSlot,
     FullSlot,
+    IndexerSlot,
     LatentSlot,
     RecurrentSlot,
     SharedSlot,
+    SlidingSlot,
     Slot,
     Types,
 )
@@ -95,25 +99,37 @@ def describe(slot: Slot, types: Types) -> str:
         source = slot.source_layer
         return "nothing to cache" if source is None else f"reads the cache of layer {source}"
     if isinstance(slot, FullSlot):
-        widths = f"{slot.k_dim}" if slot.k_dim == slot.v_dim else f"{slot.k_dim}/{slot.v_dim}"
-        limit = getattr(slot, "window", None) or getattr(slot, "chunk", None)
-        tail = f", last {limit:,} tokens" if limit else ""
-        return f"{slot.kv_heads} KV heads x {widths}{tail}"
+        return _heads(slot)
+    if isinstance(slot, CompressedSlot):
+        index = f", with index keys of {slot.index_dim}" if slot.index_dim else ""
+        return f"last {slot.window:,} tokens, then {slot.dim} for each {slot.ratio:,}{index}"
+    if isinstance(slot, IndexerSlot):
+        return f"index keys of {slot.dim} {(slot.element or types.model).name}"
     if isinstance(slot, LatentSlot):
         tail = f", last {slot.window:,} tokens" if slot.window else ""
         return f"latent {slot.latent_dim} + rotary key {slot.rope_dim}{tail}"
     if isinstance(slot, ConvSlot):
-        kept = f"{slot.channels:,} channels x {slot.columns}"
-        return f"{slot.mixer} convolution, {kept} {(slot.element or types.model).name}"
+        element = (slot.element or types.model).name
+        if slot.mixer == "token_ids":
+            return f"the last {slot.columns} token ids {element}"
+        kept = f"{counted(slot.channels, 'channel')} x {slot.columns}"
+        return f"{slot.mixer.removesuffix('_conv')} convolution, {kept} {element}"
     if isinstance(slot, RecurrentSlot):
         shape = " x ".join(map(str, slot.shape))
-        return f"{slot.mixer} state {shape} {(slot.element or types.model).name}"
+        return f"{slot.mixer.replace('_', ' ')} state {shape} {(slot.element or types.model).name}"
     if isinstance(slot, CrossSlot):
-        return f"{slot.kv_heads} KV heads x {slot.k_dim}, of the {slot.source}"
-    shown = {f: getattr(slot, f) for f in slot.__struct_fields__ if f not in ("layer",)}
-    return ", ".join(
-        f"{k.replace('_', ' ')} {v}" for k, v in shown.items() if isinstance(v, int) and v
-    )
+        return f"{counted(slot.kv_heads, 'KV head')} x {slot.k_dim}, of the {slot.source}"
+    return slot.kind
+
+
+def _heads(slot: FullSlot) -> str:
+    widths = f"{slot.k_dim}" if slot.k_dim == slot.v_dim else f"{slot.k_dim}/{slot.v_dim}"
+    tail = ""
+    if isinstance(slot, SlidingSlot):
+        tail = f", last {slot.window:,} tokens"
+    elif isinstance(slot, ChunkedSlot):
+        tail = f", chunks of {slot.chunk:,} tokens"
+    return f"{counted(slot.kv_heads, 'KV head')} x {widths}{tail}"
 
 
 def terms_text(title: str, terms: Sequence[Term]) -> str:

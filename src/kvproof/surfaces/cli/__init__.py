@@ -109,7 +109,7 @@ def _run(args: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        return _report(error.format_message(), None, 2, args)
+        return _report(*_usage(error), 2, args)
     except click.Abort:
         return 130
     except KvproofError as error:
@@ -125,6 +125,14 @@ def _run(args: list[str]) -> int:
     except Exception as error:
         return _fault(error, args)
     return status if isinstance(status, int) else 0
+
+
+def _usage(error: click.ClickException) -> tuple[str, str | None]:
+    """What is wrong with the words of a command, and where its help is."""
+    said = error.format_message().rstrip(".")
+    ctx = getattr(error, "ctx", None)
+    hint = f"see {ctx.command_path} --help" if ctx is not None else None
+    return said[:1].lower() + said[1:], hint
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
