@@ -25,6 +25,7 @@ import log_points as logs  # noqa: E402
 from accuracy_learned import learned_section  # noqa: E402
 from accuracy_reading import reading_section  # noqa: E402
 from accuracy_text import gpu_of, percent, table  # noqa: E402
+from accuracy_weights import far_memory, weights_section  # noqa: E402
 from vllm_logs import SETTLED  # noqa: E402
 
 import kvproof  # noqa: E402
@@ -73,6 +74,7 @@ def page() -> str:
         _HEAD,
         reading_section(logs.DATA),
         tokens_section(points, absent),
+        weights_section(rows, fits.counts_for, logs.causes()),
         memory_section(left, newest, points, constants),
         noise_section(left),
         learned_section(rows, scale),
@@ -218,6 +220,8 @@ def memory_section(
             ["model", "points", "median error, left out", "from", "to"],
             [_model_row(name, own) for name, own in sorted(_by_model(left).items())],
         ),
+        "Starts more than 4 % off:",
+        far_memory(left, logs.causes()),
         "### SGLang and TensorRT-LLM",
         table(
             ["point", "engine", "model", "GPU", "predicted", "printed", "error", "because"],

@@ -201,17 +201,19 @@ def _strange(found: list[Place]) -> list[str]:
 
 _SO = """What this says, plainly. What carries over to another model is small: the part of the
 framework, of NCCL and of the sampler that GPU and host have, which the constants already hold well
-where they have seen a GPU. It is measured, shrunk by its own uncertainty, and lowers the mean and
-the median over all pairs, single ones and pairs of models (the tables say by how much, and on which
-GPUs it does not). Most of what is left lies in the model's own terms (weights as stored, experts,
-graphs) and is settled by a start of the model under the release that will serve it. Another
-release of the same model is another deployment: DeepSeek-R1's cache on H200 changes by 1.5 GiB
-between 0.13, 0.14 and 0.16. Carrying such a gap over whole, as kvproof did before, is what raised
-the mean error of the same model's other starts from 1.45 to 2.52 % while the median fell: worst
-with 0.11.0's starts, whose gaps of 3.4 to 5.1 GiB belong to that build (the likely cause, read in
-its source and not measured: its V1 sampler used FlashInfer's kernels where they were installed,
-`v1/sample/ops/topk_topp_sampler.py`; later releases sort), and where ranks, batch or sequences of
-the two starts differ."""
+where they have seen a GPU. It is measured and shrunk by its own uncertainty, and it shrank again
+when weights were counted as the allocator holds them: part of what starts of one GPU seemed to have
+in common was an error of their weights that other GPUs' starts had too. Means still fall a little;
+the median of single pairs does not, and with a whole operator left out other models gain nothing.
+Where it is worse (RTX-3090, RTX-5090) two or three models come from as many hosts and releases from
+V0 to 0.28, whose gaps have no sign in common. Most of what is left lies in the model's own terms
+(experts, graphs, what a build brings along) and is settled by a start of the model under the
+release that will serve it. Another release of the same model is another deployment: DeepSeek-R1's
+cache on H200 changes by 1.5 GiB between 0.13, 0.14 and 0.16. Carrying such a gap over whole, as
+kvproof once did, raised the mean error of the same model's other starts from 1.45 to 2.52 %: worst
+with 0.11.0's starts, whose gaps of 3.3 to 4.9 GiB belong to that build (its V1 sampler used
+FlashInfer's kernels where they were installed, `v1/sample/ops/topk_topp_sampler.py`; later releases
+sort), and where ranks, batch or sequences of the two starts differ."""
 
 
 def _gpus(rows: Iterable[Any]) -> list[str]:

@@ -44,12 +44,13 @@ _NAMES = (
     "cuda", "rocm", "v0", "before", "since_base", "since", "experts", "encoders",
     "graphs", "graphs_each", "graphs_ranks", "v0_ranks", "late", "graphs_sparse",
 )  # fmt: skip
-_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 1.5, 0.5, 0.2, 0.3, 0.2, 0.58, 0.42, 2.6])
+_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 1.5, 0.5, 0.2, 0.3, 0.2, 0.58, 0.414, 2.6])
 _SAMPLER_PRIOR = {"before_0.18": 38.6, "since_0.18": 16.0}
-_TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 5, 5, 60, 20, 20, 1e3, 50, 20])
+_TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 5, 5, 60, 20, 20, 1e3, 1e3, 20])
 """How firmly each constant is held at its physical guess; the framework's is measured, and so are
-V0's communicators (log203: 2.10 GiB outside torch with 8 ranks, 0.35 of them the framework's) and
-the estimate of graphs beside indexers (log225: 1.97 GiB for 54 of them, log240: 4.99 for 102)."""
+V0's communicators (log203: 2.10 GiB outside torch with 8 ranks, 0.35 of them the framework's),
+those since 0.26 (log240: 0.95 with 4 ranks, 0.122 the framework's) and the estimate of graphs
+beside indexers (log225: 1.97 GiB for 54 of them, log240: 4.99 for 102)."""
 _FLOOR = 0.05
 _MANY_GRAPHS = 100
 """The constants of graphs are fitted for so many, to be of the others' size."""

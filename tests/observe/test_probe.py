@@ -24,7 +24,7 @@ from kvproof.surfaces.cli.probe import probe as command
 MODEL = "meta-llama/Llama-3.1-8B"
 CACHE = (
     'vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",'
-    'gpu_memory_utilization="0.9",kv_cache_memory_bytes="None",num_gpu_blocks="27848",'
+    'gpu_memory_utilization="0.9",kv_cache_memory_bytes="None",num_gpu_blocks="27648",'
     'user_specified_block_size="False",%s} 1.0\n'
 )
 STATE = """# HELP vllm:num_requests_running Requests that run.
@@ -127,19 +127,19 @@ def row(found, name):
 
 
 def test_vllms_blocks_tokens_and_state() -> None:
-    extra = 'kv_cache_size_tokens="445568",kv_cache_max_concurrency="3.3994140625"'
+    extra = 'kv_cache_size_tokens="442368",kv_cache_max_concurrency="3.375"'
     with serving(vllm_pages(extra)) as url:
         found = probe(url, gpu="H100-80GB")
     model = kvproof.load_model(MODEL)
     flags = {"max_model_len": 131072, "gpu_memory_utilization": 0.9}  # as the pages say
     deployment = kvproof.Deployment("vllm@0.32", "H100-80GB", **flags)
     size = kvproof.capacity(model, deployment, 2**30).bytes_per_block
-    capacity = kvproof.capacity(model, deployment, 27848 * size)
+    capacity = kvproof.capacity(model, deployment, 27648 * size)
     assert found.ok
-    assert row(found, "kv_cache_tokens").predicted == capacity.tokens == 445_568
+    assert row(found, "kv_cache_tokens").predicted == capacity.tokens == 442_368
     assert row(found, "max_concurrency").predicted == capacity.max_concurrency
-    assert found.derived[0].value == 27848 * size
-    assert found.derived[1].value == 27848 * size // 2
+    assert found.derived[0].value == 27648 * size
+    assert found.derived[1].value == 27648 * size // 2
     budget = kvproof.budget(model, deployment)
     planned = kvproof.capacity(model, deployment, budget.kv_bytes).num_blocks
     assert row(found, "num_blocks").predicted == planned
@@ -182,7 +182,7 @@ def test_the_block_size_is_the_reported_one() -> None:
 
 
 def test_a_wrong_figure_is_off_and_the_status_says_so() -> None:
-    with serving(vllm_pages('kv_cache_size_tokens="222784"')) as url:
+    with serving(vllm_pages('kv_cache_size_tokens="221184"')) as url:
         shown = CliRunner().invoke(command, [url], standalone_mode=False)
         assert shown.return_value == 1
         assert "Off: tokens in the cache" in shown.output
@@ -191,17 +191,17 @@ def test_a_wrong_figure_is_off_and_the_status_says_so() -> None:
     assert result["ok"] is False
     assert result["live"]["running"] == 3
     (tokens,) = [r for r in result["rows"] if r["name"] == "kv_cache_tokens"]
-    assert (tokens["printed"], tokens["predicted"], tokens["ok"]) == (222784, 445568, False)
+    assert (tokens["printed"], tokens["predicted"], tokens["ok"]) == (221184, 442368, False)
 
 
 def test_flags_that_no_page_tells_come_after_the_dashes() -> None:
-    pages = vllm_pages('kv_cache_size_tokens="445568"')
+    pages = vllm_pages('kv_cache_size_tokens="442368"')
     with serving(pages) as url:
         words = [url, "--json", "--", "--tensor-parallel-size", "4"]
         told = CliRunner().invoke(command, words, standalone_mode=False)
     result = json.loads(told.stdout)["result"]
     assert result["flags"]["tensor_parallel_size"] == 4
-    assert result["derived"][0]["value"] == 27848 * 16 * 131072 // 4
+    assert result["derived"][0]["value"] == 27648 * 16 * 131072 // 4
 
 
 def test_memory_that_was_asked_for_gives_the_blocks() -> None:

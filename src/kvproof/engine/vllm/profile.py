@@ -29,6 +29,9 @@ _SCANNED, _CHUNK = ("gdn", "kda"), 64
 """Mixers whose prefill is a chunked scan, and its chunk."""
 _ONE_START = "one start (DeepSeek-V4-Flash, 0.26.0, B300)"
 _DATA = Path(__file__).with_name("data") / "budget.json"
+_FLASHINFER_SAMPLER = 12.0
+"""Logits in 16 bits, their f32 copy, probabilities: 38.6 less the 25 to 27 B that three models'
+starts of 0.11.0 on H200 leave (srv-900da89b, srv-6ed5bda5, srv-b5b1da6d)."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +97,14 @@ def _fp8_experts(model: Model) -> bool:
 
 
 def sampler_bytes(settings: Settings) -> float:
-    """Bytes per logit of the dummy sampler: sorting for top-p was dropped in 0.18."""
+    """Bytes per logit of the dummy sampler: sorting for top-p was dropped in 0.18.
+
+    FlashInfer's kernels sort nothing. V1 took them up to 0.11.0 where they were installed, as in
+    the images; only VLLM_USE_FLASHINFER_SAMPLER says so here (v1/sample/ops/topk_topp_sampler.py).
+    """
     table = constants()["sampler_bytes_per_logit"]
+    if settings.flags.get("flashinfer_sampler") and settings.rules.v1:
+        return min(_FLASHINFER_SAMPLER, float(table["since_0.18"]))
     return float(table["since_0.18" if settings.rules.version >= (0, 18, 0) else "before_0.18"])
 
 

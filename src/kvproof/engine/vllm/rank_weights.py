@@ -42,6 +42,8 @@ _COPIED_NAMES = (
 )  # fmt: skip
 _DEEP_VISION = "qwen3_vl"
 """Classes that keep a buffer of image features for each of the first layers."""
+_WHOLE_TOWERS = ("gemma4", "gemma3n")
+"""Classes whose towers are transformers' own modules, whole on every rank (gemma4_mm.py)."""
 _HOST_NAMES = ("ngram_embedding",)
 """Tables that stay in the host's memory by default (config/engram.py, cpu_offload)."""
 _FP4_ROLES = ("expert", "mlp", "shared_expert")
@@ -183,20 +185,23 @@ def _kept_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
     asked = str(settings.flags.get("quantization") or "")
     if "fp4" in asked.lower() and group.role not in _FP4_ROLES:
         return stored_bytes(model, group)
-    if group.fp32 and group.role == "router" and _plain_router(settings):
+    if group.fp32 and group.role == "router" and _plain_router(model, settings):
         return stored_bytes(model, group) // 2
     if symmetric_gptq(model) and settings.platform == "cuda":
         return bytes_without_zeros(model, group)
     return loaded_bytes(model, group, asked)
 
 
-def _plain_router(settings: Settings) -> bool:
+def _plain_router(model: Model, settings: Settings) -> bool:
     """Whether routers that the checkpoint's class keeps in f32 are held in 16 bits.
 
-    So 0.32's classes. Starts of DeepSeek-R1 print as much more from 0.11.2 on as f32 takes, and
-    those of DeepSeek-V3.2 and Kimi-K2.5 no less.
+    So 0.32's classes but GLM-4's. Starts of DeepSeek-R1 print as much more from 0.11.2 on as f32
+    takes, and those of DeepSeek-V3.2 and Kimi-K2.5 no less.
     """
-    return not _F32_ROUTERS <= settings.rules.version < _F32_ROUTERS_PAST
+    version = settings.rules.version
+    if version >= _F32_ROUTERS_PAST:
+        return not model.model_type.startswith("glm4")
+    return version < _F32_ROUTERS
 
 
 def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
@@ -254,7 +259,8 @@ def _encoder_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
     if settings.flags.get("language_model_only"):
         return 0
     data = settings.flags.get("mm_encoder_tp_mode") == "data"
-    ranks = 1 if data or not group.linear else settings.ranks
+    whole = data or not group.linear or model.model_type.startswith(_WHOLE_TOWERS)
+    ranks = 1 if whole else settings.ranks
     return stored_bytes(model, group) // ranks
 
 
@@ -291,13 +297,17 @@ def _batch_buffers(model: Model, settings: Settings) -> int:
     """Rows for every token of a batch: the positions an indexer picks, the streams for MTP.
 
     Source: models/deepseek_v4 and models/qwen4_exp (topk_indices_buffer, _mtp_hidden_buffer);
-    model_executor/models/qwen3_vl.py (deepstack_input_embeds), deepseek_v2.py.
+    model_executor/models/qwen3_vl.py (deepstack_input_embeds), gemma4_mm.py
+    (per_layer_embeddings), deepseek_v2.py.
     """
     config, tokens = model.text_config, settings.max_num_batched_tokens
     if model.model_type.startswith(_DEEP_VISION) and not settings.flags.get("language_model_only"):
         vision = model.config.get("vision_config")
         levels = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
         return tokens * model.hidden_size * 2 * len(levels or ())
+    own = model.number("hidden_size_per_layer_input")
+    if own and model.model_type.startswith(_WHOLE_TOWERS) and "vision_config" in model.config:
+        return tokens * model.layers * own * 2
     if is_sparse(model) and not is_v4(model) and not model.model_type.startswith("qwen4_exp"):
         return tokens * int(config.get("index_topk") or 0) * 4
     if is_v4(model):

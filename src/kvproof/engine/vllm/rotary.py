@@ -26,6 +26,7 @@ _VIDEO = (
     "qwen2_vl", "qwen3_5", "qwen3_omni", "qwen3_vl",
 )  # fmt: skip
 """Model types with positions in three axes, whose config may leave the axes out."""
+_EXACT_SINCE, _ROUNDED = (0, 32, 0), "deepseek_v2"
 _LOCAL_BASES = ("rope_local_base_freq", "swa_rope_theta")
 _TWO = ("gemma3",)
 """Model types whose windows turn without the scaling that the config states."""
@@ -43,8 +44,8 @@ def rotary_bytes(model: Model, settings: Settings) -> list[int]:
         rope = int(model.text_config.get("qk_rope_head_dim") or 0)
         return [(model.context or settings.max_model_len) * rope * 4] * 2
     found = {
-        (_width(width, scaling, model), _rows(model, settings, scaling), _bytes(model, scaling),
-         repr(sorted(scaling.items())))
+        (_width(width, scaling, model), _rows(model, settings, scaling),
+         _bytes(model, settings, scaling), repr(sorted(scaling.items())))
         for width, scaling in _kinds(model)
     }  # fmt: skip
     return sorted(width * rows * size for width, rows, size, _ in found)
@@ -113,7 +114,10 @@ def _trained(model: Model) -> int:
     return int(model.text_config.get("max_position_embeddings") or model.context or 0)
 
 
-def _bytes(model: Model, scaling: Mapping[str, Any]) -> int:
-    """Bytes of a number: gpt-oss asks for f32, FlashInfer's kernel for DeepSeek's scaling too."""
-    kind = scaling.get("rope_type") or scaling.get("type")
-    return 4 if model.model_type == "gpt_oss" or kind == "deepseek_yarn" else 2
+def _bytes(model: Model, settings: Settings, scaling: Mapping[str, Any]) -> int:
+    """Bytes of a number: f32 for gpt-oss, and in 0.32 for DeepSeek-V3's scaling."""
+    kind = scaling.get("rope_type") or scaling.get("type") or ""
+    latent = any(isinstance(slot, LatentSlot) for slot in model.slots)
+    exact = settings.rules.version >= _EXACT_SINCE and not model.model_type.startswith(_ROUNDED)
+    scaled = latent and exact and "yarn" in kind
+    return 4 if scaled or model.model_type == "gpt_oss" else 2

@@ -13,6 +13,7 @@ from kvproof.engine.shell import Words
 AS_FLAGS = {
     "allow_long_max_model_len": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     "estimate_cudagraphs": "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
+    "flashinfer_sampler": "VLLM_USE_FLASHINFER_SAMPLER",
     "use_v1": "VLLM_USE_V1",
 }
 """Flags that only a variable can say; their options are kvproof's own."""
