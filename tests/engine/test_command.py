@@ -319,9 +319,9 @@ def test_releases_of_images(image: str, engine: str) -> None:
     assert str(read.deployment.engine) == engine
 
 
-def test_options_that_are_not_followed_are_said() -> None:
+def test_options_that_move_memory_are_followed() -> None:
     found = read_command("llama-server -m m.gguf -ot '.ffn_.*_exps.=CPU' -mmu http://x --mlock")
-    assert found.notes == (
-        "-ot moves tensors between devices: not computed",
-        "-mmu loads a projector beside the model: not computed",
-    )
+    assert found.notes == ()
+    assert found.deployment.flags == {
+        "override_tensor": ".ffn_.*_exps.=CPU", "mmproj_url": "http://x",
+    }  # fmt: skip

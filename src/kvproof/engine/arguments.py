@@ -72,9 +72,8 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     computed with, None for one that is not (`decides`). `model` makes the model's name of the
     options in `model_options` and the words that stand alone. `before` gives words that count
     as if they stood in front: from the environment. `config_options` name a file of options.
-    `unfollowed` are options that change memory in ways that are not computed, and what they do;
-    `variables` are such variables of the environment; what is written again adds to the first for
-    `repeated` options.
+    `variables` are variables of the environment that change memory in ways that are not computed;
+    what is written again adds to the first for `repeated` options.
     """
 
     option: Callable[[str], Option]
@@ -86,7 +85,6 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     config_options: tuple[str, ...] = ()
     before: Callable[[Words], Sequence[str]] = no_words
     image: re.Pattern[str] | None = None
-    unfollowed: Mapping[str, str] = {}
     repeated: tuple[str, ...] = ()
     variables: Mapping[str, Unfollowed] = {}
 
@@ -130,9 +128,6 @@ class _Reading:
             self.named[option.name] = values[0]
         elif not grammar.decides(option.name):
             self.ignored.append(option.name)
-            if option.name in grammar.unfollowed:
-                word = option.word.partition("=")[0][:60]
-                self.notes.append(f"{word} {grammar.unfollowed[option.name]}: not computed")
         elif option.path:
             _nest(self.flags, option, values)
         elif option.name in grammar.repeated and option.name in self.flags:
