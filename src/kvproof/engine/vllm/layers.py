@@ -191,9 +191,27 @@ def _state(model: Model, settings: Settings, blocks: Blocks, slots: list[Slot]) 
 def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Layer]:
     out: list[Layer] = []
     draft, drafted = drafted_slots(model, settings)
+    if draft is not model:
+        settings = msgspec.structs.replace(settings, kv_dtype=_draft_kv_dtype(model, settings))
     for index, slots in drafted:
         out += _layer(draft, settings, blocks, model.layers + index, slots)
     return out
+
+
+def _draft_kv_dtype(model: Model, settings: Settings) -> str:
+    """The type that a draft model's layers keep: GLM's default on Blackwell is not theirs, and
+    DeepSeek-V4 makes its own layout the setting, which no dense layer takes.
+
+    Source: vLLM 0.32, model_executor/models/config.py.
+    """
+    if settings.rules.null_reserved and is_v4(model) and settings.platform == "cuda":
+        raise UsageError(
+            f"vLLM finds no attention backend for a draft model with the cache of {model.name}",
+            hint="use method mtp",
+        )
+    own = model.quantization.kv_dtype if model.quantization is not None else None
+    unsaid = settings.flags.get("kv_cache_dtype", "auto") == "auto" and own is None
+    return "auto" if unsaid and "GlmMoeDsa" in model.architecture else settings.kv_dtype
 
 
 def drafted_slots(model: Model, settings: Settings) -> tuple[Model, list[tuple[int, list[Slot]]]]:
@@ -203,7 +221,9 @@ def drafted_slots(model: Model, settings: Settings) -> tuple[Model, list[tuple[i
     if draft is not None:
         part = _draft_part(settings, draft)
         own = [(index, slots) for index, slots in _by_layer(draft) if index in part]
-        return draft, [(index, [_windowed(s, window) for s in slots]) for index, slots in own]
+        listed = draft.text_config.get("layer_types") is not None
+        lost = None if listed else _whole_window(draft)
+        return draft, [(i, [_windowed(s, lost, window) for s in slots]) for i, slots in own]
     attended = [slots for _, slots in reversed(list(_by_layer(model))) if _has_attention(slots)]
     indexed = [slots for slots in attended if any(isinstance(s, IndexerSlot) for s in slots)]
     likes = [next(iter(indexed or attended), [])] * settings.draft.layers
@@ -255,11 +275,16 @@ def _whole_window(model: Model) -> int | None:
     return next(iter(windows)) if len(windows) == 1 else None
 
 
-def _windowed(slot: Slot, window: int | None) -> Slot:
-    if window is None or not isinstance(slot, FullSlot) or type(slot) is not FullSlot:
+def _windowed(slot: Slot, own: int | None, window: int | None) -> Slot:
+    """A draft's layer under the target's settings: a window that all of the draft's layers have
+    and none by itself (`own`) is such a setting, so the target's (`window`) takes its place."""
+    if not isinstance(slot, FullSlot) or type(slot) not in (FullSlot, SlidingSlot):
         return slot
-    fields = {name: getattr(slot, name) for name in slot.__struct_fields__}
-    return SlidingSlot(**fields, window=window)
+    if isinstance(slot, SlidingSlot) and own is None:
+        return slot
+    names = FullSlot.__struct_fields__
+    fields = {name: getattr(slot, name) for name in names}
+    return FullSlot(**fields) if window is None else SlidingSlot(**fields, window=window)
 
 
 def _plain(slot: Slot) -> Slot:

@@ -297,8 +297,17 @@ def _check_vision(model: Model, ranks: int, flags: Mapping[str, Any]) -> None:
 
 
 def _check_kv_heads(model: Model, ranks: int) -> None:
-    """KV heads are shared out or replicated in whole numbers (QKVParallelLinear)."""
-    for heads in {slot.kv_heads for slot in model.slots if isinstance(slot, FullSlot)}:
+    """KV heads are shared out or replicated in whole numbers (QKVParallelLinear), and so are the
+    query heads that read them (layers/attention/attention.py)."""
+    known = {slot.kv_heads for slot in model.slots if isinstance(slot, FullSlot)}
+    alike = next(iter(known), 0) if len(known) == 1 else 0
+    if alike and model.attention_heads % alike:
+        raise UsageError(
+            f"the {model.attention_heads} attention heads of {model.name} are no multiple of its "
+            f"{alike} KV heads",
+            hint="vLLM refuses this; correct num_key_value_heads",
+        )
+    for heads in known:
         if heads and heads % ranks and ranks % heads:
             raise UsageError(
                 f"tensor_parallel_size {ranks} neither divides the {heads} KV heads of "
