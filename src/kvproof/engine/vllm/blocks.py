@@ -24,7 +24,7 @@ from kvproof.engine.vllm.backends import (
     common_block,
 )
 from kvproof.engine.vllm.compressed import compressed_block, is_v4
-from kvproof.engine.vllm.layers import Blocks, heads_on
+from kvproof.engine.vllm.layers import Blocks, draft_kv_dtype, heads_on
 from kvproof.engine.vllm.pooled import pooled_backends
 from kvproof.engine.vllm.rows import element_bytes, is_m3, pair_row
 from kvproof.engine.vllm.settings import (
@@ -52,6 +52,11 @@ _SHARED_OUT = (0, 32, 0)
 
 def settle_blocks(model: Model, settings: Settings) -> Blocks:
     """The block size of attention layers, the backend, and the page states are padded to."""
+    drafted = _draft_backend(model, settings)
+    return msgspec.structs.replace(_settle(model, settings), draft_backend=drafted)
+
+
+def _settle(model: Model, settings: Settings) -> Blocks:
     attention = attention_of(model, settings)
     backend = _backend(model, settings, attention)
     size = _plain_block(model, settings, attention, backend)
@@ -168,11 +173,27 @@ def _cpu_block(settings: Settings, *, latent: bool) -> int:
     return size
 
 
+def _draft_backend(model: Model, settings: Settings) -> Backend | None:
+    """The backend of a draft model's layers; what FlashInfer takes depends on the target's heads.
+
+    Source: vLLM 0.32, v1/attention/backends/flashinfer.py (get_supported_kernel_block_sizes).
+    """
+    draft = settings.draft.model
+    chosen = settings.rules.null_reserved and settings.platform == "cuda"
+    if draft is None or not chosen or _widest(draft) is None or is_v4(model):
+        return None
+    target = attention_of(model, settings)
+    typed = msgspec.structs.replace(settings, kv_dtype=draft_kv_dtype(model, settings))
+    heads = {"query_heads": target.query_heads, "kv_heads": target.kv_heads}
+    return choose(msgspec.structs.replace(attention_of(draft, typed), **heads))
+
+
 def _all_backends(
     model: Model, settings: Settings, attention: Attention, backend: Backend
 ) -> list[Backend]:
     """The attention's backend and those of the caches beside it."""
-    out = [backend]
+    drafted = _draft_backend(model, settings)
+    out = [backend] if drafted is None else [backend, drafted]
     if attention.sparse and settings.platform == "cuda":
         out += pooled_backends(model, settings) or [INDEXER]
     if is_m3(model):

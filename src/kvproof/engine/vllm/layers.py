@@ -48,6 +48,8 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend
     state_size: int = 0
     state_page: int | None = None
+    draft_backend: Backend | None = None
+    """The backend of a draft model's own layers."""
 
 
 def make_layers(model: Model, settings: Settings, blocks: Blocks) -> tuple[Layer, ...]:
@@ -192,13 +194,15 @@ def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Laye
     out: list[Layer] = []
     draft, drafted = drafted_slots(model, settings)
     if draft is not model:
-        settings = msgspec.structs.replace(settings, kv_dtype=_draft_kv_dtype(model, settings))
+        settings = msgspec.structs.replace(settings, kv_dtype=draft_kv_dtype(model, settings))
+        backend = blocks.draft_backend or blocks.backend
+        blocks = msgspec.structs.replace(blocks, backend=backend)
     for index, slots in drafted:
         out += _layer(draft, settings, blocks, model.layers + index, slots)
     return out
 
 
-def _draft_kv_dtype(model: Model, settings: Settings) -> str:
+def draft_kv_dtype(model: Model, settings: Settings) -> str:
     """The type that a draft model's layers keep: GLM's default on Blackwell is not theirs, and
     DeepSeek-V4 makes its own layout the setting, which no dense layer takes.
 
