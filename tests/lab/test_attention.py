@@ -3,10 +3,17 @@
 import pytest
 
 torch = pytest.importorskip("torch")
+numba = pytest.importorskip("numba")
 
 from kvproof.kinds import FullSlot, LatentSlot, SlidingSlot  # noqa: E402
+from kvproof.lab.attention.decode import kernels  # noqa: E402
 from kvproof.lab.attention.dense import attend_dense  # noqa: E402
-from kvproof.lab.attention.paged import can_decode, decode, decode_latent  # noqa: E402
+from kvproof.lab.attention.paged import (  # noqa: E402
+    _prepare,
+    can_decode,
+    decode,
+    decode_latent,
+)
 from kvproof.lab.attention.view import View  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402
 from kvproof.lab.pool.pool import PagedPool  # noqa: E402
@@ -102,12 +109,48 @@ def test_the_kernel_sees_the_window_only(window):
     assert torch.allclose(decode(view, 0, q, 0.2), want, atol=3e-6)
 
 
+@pytest.mark.parametrize("window", [None, 40])
+def test_what_a_block_held_before_is_not_read(window):
+    """A tile that is seen in part has other positions: theirs may not matter, were they NaN."""
+    size = {"layer": 0, "kv_heads": 1, "k_dim": 32, "v_dim": 32}
+    slot = FullSlot(**size) if window is None else SlidingSlot(**size, window=window)
+    pool = PagedPool([slot], cache_types("bf16"), blocks=8, block_size=16)
+    for fill in (float("nan"), 1.0):
+        sequence, _ = pool.open()
+        for count in (100 if fill != 1 else 69, 1):
+            pool.append(sequence, count)
+            x = torch.full((count, 1, 32), fill)
+            view = View(pool, [sequence], [count])
+            view.write(0, x, x)
+        if fill != 1:
+            pool.close(sequence)
+    assert torch.allclose(decode(view, 0, torch.ones(1, 2, 32), 0.1), torch.ones(1, 2, 32))
+
+
 def test_large_scores_do_not_overflow():
     slot = FullSlot(layer=0, kv_heads=1, k_dim=32, v_dim=32)
     view = filled(slot, cache_types(), [100])
     q = torch.full((1, 2, 32), 50.0)
     want = attend_dense(view, 0, q, scale=1.0, v_dim=32)
     assert torch.allclose(decode(view, 0, q, 1.0), want, atol=1e-5)
+
+
+def test_a_kernel_on_disk_is_not_compiled_again(tmp_path, monkeypatch):
+    """The second dispatcher stands for the next process; a damaged file is compiled anew."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    slot = FullSlot(layer=0, kv_heads=1, k_dim=32, v_dim=32)
+    view = filled(slot, cache_types(), [100])
+    q, outputs, hits = torch.ones(1, 2, 32), [], []
+    for damaged in (False, False, True):
+        kernels.cache_clear()
+        for file in tmp_path.rglob("*.nb*") if damaged else ():
+            file.write_bytes(b"no kernel")
+        view = View(view.pool, view.sequences, [1])
+        outputs.append(decode(view, 0, q, 0.1))
+        run = _prepare(view, 0, 2).run
+        hits.append(sum(run.stats.cache_hits.values()))
+    assert hits == [0, 1, 0]
+    assert all(torch.equal(outputs[0], out) for out in outputs)
 
 
 def test_odd_shapes_are_left_to_torch():

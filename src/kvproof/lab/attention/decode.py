@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvproof.lab.attention.crew import begin, end
+from kvproof.lab.attention.disk import kept
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.gather import copy_value, gather_kernel
 from kvproof.lab.attention.scores import BATCH, score_chunk_kernel, soften_kernel
@@ -285,7 +286,7 @@ def kernels(plan: Plan) -> Any:
         # Their last use: what the pointers point to lives until here.
         return len(owned.numbers) + len(near_k) + len(near_ks) + len(near_v) + len(near_vs)
 
-    return run
+    return kept(run, plan)
 
 
 @entry
@@ -318,3 +319,6 @@ def merge(items, parts, tops, sums, queries, v_dim, width, pairs, out):
                         number = d % 2 * (width // 2) + d // 2 if pairs else d
                         target[start + d] += factor * parts[k, place + number]
         i = j
+
+
+merge = kept(merge)

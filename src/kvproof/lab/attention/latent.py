@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvproof.lab.attention.crew import begin, end
+from kvproof.lab.attention.disk import kept
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.shapes import entry, kernel, pack_of
 from kvproof.lab.attention.stored import INT4, INT8, STORED_BYTES, stored
@@ -195,4 +196,4 @@ def latent_kernels(kind: int) -> Any:
         # Their last use: what the pointers point to lives until here.
         return len(latents) + len(scores) + len(factors)
 
-    return run
+    return kept(run, kind)
