@@ -153,6 +153,33 @@ def test_an_evicted_sequence_is_never_shared():
     assert pool.open(tokens)[1] == 0
 
 
+def test_what_was_taken_back_is_found_no_more():
+    """Sealed under the old tokens, then other tokens came: their names must be the new ones."""
+    pool = pool_of(FULL)
+    old, new = list(range(8)), [0, 1, 2, 3, 4, 9, 9, 9]
+    seq, _ = pool.open(old)
+    add(pool, seq, 8, 1)
+    pool.settle(seq, old)
+    pool.shorten(seq, 3)
+    made = add(pool, seq, 3, 2)
+    pool.settle(seq, new)
+    again, cached = pool.open([*new, 5])
+    assert cached == 8
+    assert torch.equal(held(pool, again)[0][5:], made[0])
+    pool.check_integrity()
+
+
+def test_a_window_that_slid_is_not_taken_back():
+    pool = pool_of(SLIDING)
+    seq, _ = pool.open()
+    pool.append(seq, 13)
+    pool.settle(seq)
+    assert (seq.tables[0].dropped, seq.tables[0].entries) == (8, 5)
+    pool.shorten(seq, 1)
+    with pytest.raises(UsageError, match="can't be taken back"):
+        pool.shorten(seq, 1)
+
+
 def test_closed_sequences_are_refused():
     pool = pool_of(FULL)
     seq, _ = pool.open()

@@ -10,6 +10,7 @@ from hypothesis import settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule  # noqa: E402
 
+from kvproof.errors import UsageError  # noqa: E402
 from kvproof.kinds import FullSlot, RecurrentSlot, SlidingSlot  # noqa: E402
 from kvproof.lab.attention.dense import read_table  # noqa: E402
 from kvproof.lab.attention.view import View  # noqa: E402
@@ -91,6 +92,23 @@ class Lives(RuleBasedStateMachine):
             return
         tokens, positions = self.truth[seq]
         self.truth[self.pool.fork(seq)] = (list(tokens), [list(p) for p in positions])
+
+    @precondition(lambda self: self.truth)
+    @rule(data=st.data(), count=st.integers(1, 5))
+    def shorten(self, data, count):
+        """The last tokens are taken back, or it is refused and nothing changes."""
+        seq = self.pick(data)
+        tokens, positions = self.truth[seq]
+        full, sliding = seq.tables[:2]
+        slid = sliding.dropped and sliding.entries - count < WINDOW - 1
+        if len(self.slots) > 2 or slid or count > min(full.entries, sliding.entries):
+            with pytest.raises(UsageError, match="can't be taken back"):
+                self.pool.shorten(seq, count)
+            return
+        self.pool.shorten(seq, count)
+        del tokens[-count:]
+        for held in positions:
+            del held[-count:]
 
     @precondition(lambda self: self.truth)
     @rule(data=st.data())

@@ -186,10 +186,13 @@ class PagedPool:
         return plane.data[blocks[0] : blocks[0] + len(blocks)]
 
     def shorten(self, sequence: Sequence, count: int) -> None:
-        """Take back the last `count` tokens (rejected guesses of a draft, a cropped cache)."""
+        """Take back the last `count` tokens (rejected guesses of a draft, a cropped cache).
+
+        UsageError, and nothing changes, where a state or a window has moved on.
+        """
         self._check_alive(sequence)
         pairs = list(zip(self.groups, sequence.tables, strict=True))
-        if any(g.is_state or count > t.entries for g, t in pairs):
+        if not all(_can_shorten(g, t, count) for g, t in pairs):
             raise UsageError("these tokens can't be taken back", hint="a state or window moved on")
         for group, table in pairs:
             group.shorten(table, count)
@@ -250,6 +253,14 @@ def _states(group: Group, tables: list[Table]) -> list[torch.Tensor]:
         return []
     blocks = torch.tensor([table.blocks[0] for table in tables], dtype=torch.long)
     return [tensor[blocks] for tensor in group.tensors()]
+
+
+def _can_shorten(group: Group, table: Table, count: int) -> bool:
+    """Whether the next position still sees all that it should once `count` entries are gone."""
+    if group.is_state or count > table.entries:
+        return False
+    window = group.window
+    return window is None or not table.dropped or table.entries - count >= window - 1
 
 
 def _check_table(group: Group, table: Table, length: int) -> None:
