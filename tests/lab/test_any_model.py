@@ -31,6 +31,9 @@ MODELS = {
     "mistral": {"sliding_window": 9},
     "gemma3_text": {"head_dim": 32, "sliding_window": 9,
                     "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "llama4_text": {"head_dim": 16, "attention_chunk_size": 9, "intermediate_size_mlp": 96,
+                    "num_local_experts": 2, "num_experts_per_tok": 1,
+                    "layer_types": ["chunked_attention", "full_attention"] * 2},
     "falcon": {},
     "deepseek_v3": {"num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24, "n_group": 1,
                     "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
@@ -144,6 +147,12 @@ def test_padding_is_not_read_in_place():
     cache = PagedCache(model.config, tokens=TOKENS)
     want = model.generate(ids, **rest)
     assert torch.equal(model.generate(ids, past_key_values=cache, **rest), want)
+
+
+def test_kinds_that_it_does_not_run_are_one_clear_error():
+    config = transformers.T5Config(vocab_size=131, d_model=64, num_layers=2, num_heads=4)
+    with pytest.raises(UsageError, match="PagedCache does not run cross slots"):
+        PagedCache(config)
 
 
 def test_a_state_of_another_shape_is_refused():

@@ -5,8 +5,13 @@
 
 The slots come from kvproof's own reading of the config, so what the planner says the model caches
 is what the pool is built of; a model that hands over other shapes is an error, not a guess. Models
-of full, sliding and latent attention run, recurrent ones, and mixtures of these. One-token steps
-of SDPA attention read the blocks in place (`stored.py`), others gather.
+of full, sliding, chunked and latent attention run, recurrent ones, and mixtures of these. One-token
+steps of SDPA attention read the blocks in place (`stored.py`), others gather.
+
+Latents are always gathered: transformers expands all of them to keys and values at every step,
+`latent_dim x heads x (nope_dim + value_dim)` multiply-adds a token, beside which copying
+`latent_dim + rope_dim` numbers of it is nothing. Absorbing them is the model's to do, not the
+cache's; the lab's own runner does.
 
     attention layer   entries in blocks               update() -> keys and values
     linear layer      states in the pool's state      the views conv_states[i], recurrent_states[i],
@@ -25,11 +30,13 @@ from transformers.cache_utils import Cache, DummyLayer, DynamicCache
 
 from kvproof.errors import UsageError
 from kvproof.kinds import (
+    ChunkedSlot,
     ConvSlot,
     FullSlot,
     LatentSlot,
     RecurrentSlot,
     SharedSlot,
+    SlidingSlot,
     Slot,
     Types,
 )
@@ -50,10 +57,20 @@ def slots_of(config: Any) -> tuple[Slot, ...]:
 
     slots = load_model(json.loads(config.to_json_string())).slots
     for slot in slots:
-        known = isinstance(slot, FullSlot | LatentSlot | ConvSlot | RecurrentSlot | SharedSlot)
-        if not known or slot.kind == "chunked":
-            raise UsageError(f"PagedCache does not run {slot.kind} slots")
-    return tuple(slot for slot in slots if not isinstance(slot, SharedSlot))
+        if not isinstance(slot, FullSlot | LatentSlot | ConvSlot | RecurrentSlot | SharedSlot):
+            raise UsageError(
+                f"PagedCache does not run {slot.kind} slots",
+                hint="leave past_key_values out: transformers' own cache runs them",
+            )
+    return tuple(_kept(slot) for slot in slots if not isinstance(slot, SharedSlot))
+
+
+def _kept(slot: Slot) -> Slot:
+    """A chunk as the window that transformers keeps of it; the mask says what a query sees."""
+    if not isinstance(slot, ChunkedSlot):
+        return slot
+    return SlidingSlot(layer=slot.layer, window=slot.chunk, kv_heads=slot.kv_heads,
+                       k_dim=slot.k_dim, v_dim=slot.v_dim)  # fmt: skip
 
 
 class PagedCache(Cache):  # type: ignore[misc]
