@@ -21,6 +21,46 @@ def test_ranks_share_heads_but_copy_latents() -> None:
     assert read_bytes(deepseek, 1000, types, 8) == 8 * read_bytes(deepseek, 1000, types)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "name", "flags"),
+    [
+        ("8xH200", "deepseek-ai/DeepSeek-V3", {"decode_context_parallel_size": 8}),
+        ("8xH200", "deepseek-ai/DeepSeek-V3", {}),
+        ("8xH100", "Qwen/Qwen3-30B-A3B", {"decode_context_parallel_size": 2}),
+        ("8xH100", "Qwen/Qwen3-30B-A3B", {}),
+        ("8xH100", "openai/gpt-oss-120b", {}),
+    ],
+)
+def test_a_step_reads_no_more_cache_than_the_ranks_hold(
+    gpu: str, name: str, flags: dict[str, int]
+) -> None:
+    deployment = kvproof.Deployment("vllm@0.32", gpu, tensor_parallel_size=8, **flags)
+    found = kvproof.plan(kvproof.load_model(name), deployment, contexts=[30_000])
+    row = found.rows[0]
+    assert row.step is not None
+    assert row.limit == "capacity"
+    held = 8 * found.budget.kv_bytes
+    assert 0.97 * held < row.step.kv_bytes <= held
+
+
+def test_context_ranks_deal_out_what_grows_and_nothing_else() -> None:
+    model = kvproof.load_model("google/gemma-3-27b-it")
+    types = types_of(model, None)
+    one, two = (read_bytes(model, 100_000, types, 32, n) for n in (1, 2))
+    grown = read_bytes(model, 100_000, types, 32) - read_bytes(model, 50_000, types, 32)
+    assert one - two == grown
+
+
+def test_copies_of_the_cache_are_named_in_the_formula() -> None:
+    model = kvproof.load_model("deepseek-ai/DeepSeek-V3")
+    machine = msgspec.structs.replace(H100, ranks=8, context_ranks=4)
+    step = step_time(model, machine, types_of(model, None), {4096: 3})
+    said = next(term for term in step.terms if term.name == "KV read").formula
+    once = 3 * read_bytes(model, 4096, types_of(model, None))
+    assert step.kv_bytes == 2 * once
+    assert f"{once:,} B + {once:,} B that GPUs hold more than once = {2 * once:,} B" in said
+
+
 def test_sparse_attention_reads_the_chosen_positions_only() -> None:
     model = kvproof.load_model("deepseek-ai/DeepSeek-V3.2")
     types = types_of(model, None)

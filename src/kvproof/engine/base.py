@@ -29,6 +29,8 @@ _ALIASES = {
 TENSOR_PARALLEL = ("tensor_parallel_size", "tp_size", "tp")
 PIPELINE_PARALLEL = ("pipeline_parallel_size", "pp_size", "pp")
 """Spellings of the sizes whose product is one copy's GPUs."""
+CONTEXT_PARALLEL = ("decode_context_parallel_size", "dcp_size")
+"""Spellings of the ranks among those that deal out a sequence's positions while decoding."""
 
 
 class EngineRef(msgspec.Struct, frozen=True):
@@ -355,8 +357,13 @@ def ranks_of(deployment: Deployment) -> int:
 
 def parallel_sizes(flags: Mapping[str, Any]) -> tuple[int, int]:
     """Ranks that tensors are split over, and pipeline stages, under any engine's names for them."""
-    ranks, stages = (
-        int(next((flags[name] for name in names if flags.get(name)), 1))
-        for names in (TENSOR_PARALLEL, PIPELINE_PARALLEL)
-    )
-    return ranks, stages
+    return _size(flags, TENSOR_PARALLEL), _size(flags, PIPELINE_PARALLEL)
+
+
+def context_ranks(flags: Mapping[str, Any]) -> int:
+    """Ranks that deal a sequence's positions out among them, under any engine's name for it."""
+    return _size(flags, CONTEXT_PARALLEL)
+
+
+def _size(flags: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    return int(next((flags[name] for name in names if flags.get(name)), 1))

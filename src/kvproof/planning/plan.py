@@ -11,6 +11,7 @@ from kvproof.engine.base import (
     Budget,
     Capacity,
     Deployment,
+    context_ranks,
     engine_module,
     parallel_sizes,
     ranks_of,
@@ -212,6 +213,7 @@ def _sizes(deployment: Deployment, ranks: int) -> dict[str, Any]:
     return {
         "ranks": ranks // attention_copies(deployment),
         "stages": stages if ranks % stages == 0 else 1,
+        "context_ranks": context_ranks(deployment.flags),
         "sharing": _sharing(deployment),
     }
 

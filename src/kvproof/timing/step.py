@@ -35,6 +35,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     The ranks are `stages` pipeline stages of equal size: a layer's cache lies on one stage, and
     as many batches as there are stages are in flight, so that every stage works.
+    `context_ranks` of the ranks that share a layer deal a sequence's positions out among them
+    (decode context parallelism): each keeps and reads its part of what grows with the length.
     `sharing` copies of the model deal one set of routed experts out among them (data parallelism
     of the attention): each keeps and reads its part, for the sequences of all. `offload`: what is
     read from host memory instead, and ranks that work one after the other.
@@ -44,6 +46,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     flops: float | None
     ranks: int = 1
     stages: int = 1
+    context_ranks: int = 1
     sharing: int = 1
     offload: Offload | None = None
 
@@ -101,24 +104,39 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
         return self.batch * self.tokens_per_second_per_user
 
 
-def read_bytes(model: Model, tokens: int, types: Types, ranks: int = 1) -> int:
+def read_bytes(
+    model: Model, tokens: int, types: Types, ranks: int = 1, context_ranks: int = 1
+) -> int:
     """Cache bytes that `ranks` GPUs together read for one sequence of `tokens` in a step.
 
-    What is replicated (a latent, heads beyond their count) is read by every rank. A layer with
-    an indexer reads all index keys but only the chosen positions (`index_topk`).
+    What is replicated (a latent, heads beyond their count) is read by every rank, and where
+    `context_ranks` of them deal the positions out, by each in its part. A layer with an indexer
+    reads all index keys but only the chosen positions (`index_topk`).
     """
     chosen = model.text_config.get("index_topk")
     indexed = {slot.layer for slot in model.slots if isinstance(slot, IndexerSlot)}
+    parts = (tokens, context_ranks)
     return ranks * sum(
-        _slot_read(on_rank(slot, ranks), tokens, types, chosen if slot.layer in indexed else None)
+        _slot_read(on_rank(slot, ranks), parts, types, chosen if slot.layer in indexed else None)
         for slot in model.slots
     )
 
 
-def _slot_read(slot: Slot, tokens: int, types: Types, chosen: object) -> int:
+def _slot_read(slot: Slot, parts: tuple[int, int], types: Types, chosen: object) -> int:
+    tokens, context_ranks = parts
     if isinstance(chosen, int) and isinstance(slot, FullSlot | LatentSlot):
-        return slot.bytes(min(tokens, chosen), types)
+        tokens = min(tokens, chosen)
+        return slot.bytes(-(-tokens // context_ranks), types)
+    if context_ranks > 1 and _grows(slot):
+        return -(-int(slot.held(tokens)) // context_ranks) * slot.entry_bytes(types)
     return held_bytes(slot, tokens, types)
+
+
+def _grows(slot: Slot) -> bool:
+    """Whether a slot keeps every position: windows and states lie whole on each rank."""
+    if isinstance(slot, LatentSlot):
+        return slot.window is None
+    return slot.kind in ("full", "indexer")
 
 
 def attention_flops(model: Model, tokens: int) -> int:
@@ -167,6 +185,15 @@ def _rounds_read(model: Model, machine: Machine, sequences: float, streamed: int
     return round(flying * weights_read(model, batch, streamed, sharing=machine.sharing))
 
 
+def _cache_read(
+    model: Model, machine: Machine, types: Types, batch: Mapping[int, int]
+) -> tuple[int, int]:
+    """Cache bytes of a batch's sequences: each position once, and as the ranks read them."""
+    sizes = (machine.shards, machine.context_ranks)
+    once = sum(count * read_bytes(model, n, types) for n, count in batch.items())
+    return once, sum(count * read_bytes(model, n, types, *sizes) for n, count in batch.items())
+
+
 def _host_read(model: Model, machine: Machine, sequences: int, kv: int) -> tuple[int, int]:
     """Weight and cache bytes that a step reads from host memory."""
     offload = machine.offload
@@ -192,7 +219,7 @@ def step_time(
     efficiency = efficiency or Efficiency()
     sequences = sum(batch.values())
     weights, speed = _rounds_read(model, machine, sequences, streamed), machine.speed(sequences)
-    kv = sum(count * read_bytes(model, n, types, machine.shards) for n, count in batch.items())
+    once, kv = _cache_read(model, machine, types, batch)
     dense = 2 * model.active_parameters * sequences
     flops = dense + sum(count * attention_flops(model, n) for n, count in batch.items())
     host = _host_read(model, machine, sequences, kv)
@@ -213,7 +240,7 @@ def step_time(
         limit="bandwidth" if reading >= computing else "compute",
         efficiency=efficiency,
         terms=_terms(
-            (weights, kv), host, (speed, int(machine.in_flight(sequences))),
+            (weights, once, kv), host, (speed, int(machine.in_flight(sequences))),
             (reading, flops, computing), efficiency,
         )
         + ((on_host,) if on_host else ()),
@@ -237,14 +264,15 @@ def _host_term(machine: Machine, host: tuple[int, int], eff: Efficiency) -> Term
 
 
 def _terms(
-    read: tuple[int, int],
+    read: tuple[int, int, int],
     host: tuple[int, int],
     pace: tuple[float, int],
     work: tuple[float, int, float],
     eff: Efficiency,
 ) -> tuple[Term, ...]:
-    (weights, kv), (reading, flops, computing) = read, work
+    (weights, once, kv), (reading, flops, computing) = read, work
     (speed, flying), behind = pace, " + host" if sum(host) else ""
+    copies = f" {once:,} B + {kv - once:,} B that GPUs hold more than once" if kv > once else ""
     passes = f", {flying} batches in flight over the pipeline's stages" if flying > 1 else ""
     return (
         Term(
@@ -258,7 +286,7 @@ def _terms(
             name="KV read",
             value=kv,
             unit="B",
-            formula=f"cache of all sequences = {kv:,} B",
+            formula=f"cache of all sequences{copies} = {kv:,} B",
             source="slots of the model",
         ),
         Term(
@@ -294,7 +322,7 @@ def crossover_tokens(
     each sequence. None where nothing is cached.
     """
     machine = machine or Machine(bandwidth=1.0, flops=None)
-    each = read_bytes(model, context, types, machine.shards)
+    each = read_bytes(model, context, types, machine.shards, machine.context_ranks)
     if not each:
         return None
 
