@@ -1,7 +1,8 @@
-"""Experts quantized in blocks: releases that start only where ranks hold whole blocks.
+"""Weights quantized in blocks: releases that start only where ranks hold whole blocks.
 
-Source: model_executor/layers/quantization/fp8.py (Fp8MoEMethod.create_weights) of every minor from
-0.8.5 to 0.28; 0.29 refines the scales instead (weight_scale_refine).
+Experts: model_executor/layers/quantization/fp8.py (Fp8MoEMethod.create_weights) of every minor from
+0.8.5 to 0.28; 0.29 refines the scales instead (weight_scale_refine). Dense layers: 0.32,
+quantization/utils/fp8_utils.py (validate_fp8_block_shape), where alone it was read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from kvproof.errors import UsageError
 from kvproof.model.types import Model
 
 _FIRST, _PAST = (0, 8, 5), (0, 29, 0)
+_DENSE_READ = (0, 32, 0)
 _DOWN = (".down_proj", ".w2")
+_DENSE_DOWN = ".mlp.down_proj.weight"
 
 
 def check_block_experts(model: Model, flags: Mapping[str, Any], rules: Rules) -> None:
@@ -29,6 +32,23 @@ def check_block_experts(model: Model, flags: Mapping[str, Any], rules: Rules) ->
                 f"tensor_parallel_size {ranks} leaves {width // ranks} of an expert's {width} "
                 f"columns on a rank of {model.name}, no multiple of the fp8 block of {block}",
                 hint="vLLM before 0.29 refuses this; set enable_expert_parallel or use fewer ranks",
+            )
+
+
+def check_block_dense(model: Model, flags: Mapping[str, Any], rules: Rules) -> None:
+    """Raise UsageError where a rank's part of a dense layer is no whole number of fp8 blocks."""
+    ranks, own = flags.get("tensor_parallel_size", 1), model.quantization
+    if ranks == 1 or rules.version < _DENSE_READ or own is None or own.method != "fp8":
+        return
+    for group in model.tensors:
+        scheme = own.scheme(group.name) if group.name.endswith(_DENSE_DOWN) else None
+        width = group.shape[-1]
+        if scheme is not None and scheme.block and width // ranks % scheme.block[-1]:
+            raise UsageError(
+                f"tensor_parallel_size {ranks} leaves {width // ranks} of a layer's {width} "
+                f"columns on a rank of {model.name}, no multiple of the fp8 block of "
+                f"{scheme.block[-1]}",
+                hint="vLLM refuses this; use fewer ranks",
             )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.base import Deployment
-from kvproof.engine.vllm.block_experts import check_block_experts
+from kvproof.engine.vllm.block_experts import check_block_dense, check_block_experts
 from kvproof.engine.vllm.draft import Draft, read_draft
 from kvproof.engine.vllm.dtypes import run_type
 from kvproof.engine.vllm.engines import rules_of
@@ -94,6 +94,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     check_windows(model, flags, rules)
     check_parallel(model, deployment, flags)
     check_block_experts(model, flags, rules)
+    check_block_dense(model, flags, rules)
     length, auto_fit = _length(model, flags, rules)
     draft = read_draft(model, flags)
     batched, seqs = _batch(model, flags, rules, deployment, length)
