@@ -156,6 +156,6 @@ def test_other_models_with_cross_attention_are_refused() -> None:
 
 def test_a_figure_that_rests_on_one_log_says_so(qwen: Model) -> None:
     context = terms(qwen, gpu="GB10")["context and other processes"]
-    assert "one log" in context.formula
+    assert "one start" in context.formula
     assert context.high == 3 * context.value
-    assert "one log" not in terms(qwen)["context and other processes"].formula
+    assert "one start" not in terms(qwen)["context and other processes"].formula
