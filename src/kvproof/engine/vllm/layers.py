@@ -115,7 +115,8 @@ def heads_on(heads: int, ranks: int) -> int:
 
 
 def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> Spec:
-    heads = heads_on(slot.kv_heads, settings.ranks)
+    every = model.model_type.startswith("zamba2")  # models/zamba2.py: as many as query heads
+    heads = heads_on(model.attention_heads if every else slot.kv_heads, settings.ranks)
     scaled = blocks.backend.packs_heads and not _picked(model, slot)
     row = pair_row(heads, slot.k_dim, slot.v_dim, settings, scaled=scaled)
     note = f"{heads}x{slot.k_dim}+{slot.v_dim}"
