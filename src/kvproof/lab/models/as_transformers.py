@@ -20,14 +20,21 @@ _GEMMA_LAYER = _LAYER | {
     "ffn_post_norm": "post_feedforward_layernorm",
     "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm",
 }  # fmt: skip
+_LATENT_LAYER = {name: place for name, place in _LAYER.items() if name not in ("k", "v")} | {
+    "kv_down": "self_attn.kv_a_proj_with_mqa", "kv_norm": "self_attn.kv_a_layernorm",
+    "kv_up": "self_attn.kv_b_proj",
+}  # fmt: skip
 _WHOLE = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 
 
 def to_transformers(runner: Runner) -> Any:
-    """A transformers Llama or Gemma 3 of the runner's weights; matrices are shared, not copied."""
+    """A transformers Llama, Gemma 3 or (latents) DeepSeek-V3 of the runner's weights.
+
+    Matrices are shared, not copied, but for the two that a latent is expanded by.
+    """
     body = runner.body
-    if body.latent is not None or (body.windows and body.gemma is None):
-        raise UsageError("only Llama bodies of full attention and Gemmas go to transformers")
+    if body.windows and body.gemma is None:
+        raise UsageError("bodies with windows go to transformers as a Gemma only")
     kind, config = _described(body, runner.dtype)
     with torch.device("meta"):
         model = kind(config)
@@ -48,17 +55,25 @@ def _described(body: Body, dtype: torch.dtype) -> tuple[Any, Any]:
     given = {"dtype": dtype, "attn_implementation": "sdpa"}
     if body.gemma is not None:
         return transformers.Gemma3ForCausalLM, transformers.Gemma3TextConfig(**keys, **given)
+    if body.latent is not None:
+        keys |= {"model_type": "deepseek_v3", "rope_interleave": False}  # halves, as the runner
+        return transformers.DeepseekV3ForCausalLM, transformers.DeepseekV3Config(**keys, **given)
     return transformers.LlamaForCausalLM, transformers.LlamaConfig(**keys, **given)
 
 
 def _state(runner: Runner) -> dict[str, torch.Tensor]:
-    out, gemma = {}, runner.body.gemma is not None
-    names = _GEMMA_LAYER if gemma else _LAYER
-    for name, tensor in runner.weights.items():
-        layer, dot, part = name.partition(".")
-        full = f"model.layers.{layer}.{names[part]}" if dot else _WHOLE[name]
+    out, body = {}, runner.body
+    gemma, weights = body.gemma is not None, dict(runner.weights)
+    names = _GEMMA_LAYER if gemma else _LATENT_LAYER if body.latent else _LAYER
+    for layer in range(body.layers if body.latent else 0):
+        # of each head first the rows that make keys, then those that make values
+        both = [weights.pop(f"{layer}.{name}") for name in ("k_up", "v_up")]
+        weights[f"{layer}.kv_up"] = torch.cat(both, 1).flatten(0, 1)
+    for name, tensor in weights.items():
+        layer_of, dot, part = name.partition(".")
+        full = f"model.layers.{layer_of}.{names[part]}" if dot else _WHOLE[name]
         # transformers' Gemma multiplies by 1 + weight where a GGUF file has the sum
         out[f"{full}.weight"] = tensor - 1 if gemma and tensor.ndim == 1 else tensor
-    if runner.body.tied:
-        out["lm_head.weight"] = runner.weights["embed"]
+    if body.tied:
+        out["lm_head.weight"] = weights["embed"]
     return out
