@@ -23,7 +23,7 @@ _WITHOUT = (
 """Model types whose attention turns no positions."""
 _VIDEO = (
     "ernie4_5_moe_vl", "glm4v", "glm_ocr", "keye", "paddleocr", "qwen2_5_omni", "qwen2_5_vl",
-    "qwen2_vl", "qwen3_5", "qwen3_omni", "qwen3_vl",
+    "qwen2_vl", "qwen3_5", "qwen3_omni", "qwen3_vl", "qwen4_exp",
 )  # fmt: skip
 """Model types with positions in three axes, whose config may leave the axes out."""
 _EXACT_SINCE, _ROUNDED = (0, 32, 0), "deepseek_v2"
@@ -107,7 +107,7 @@ def _rows(model: Model, settings: Settings, scaling: Mapping[str, Any]) -> int:
 
 def _prunes(model: Model) -> bool:
     """Whether the class asks for fewer rows where no video is pruned."""
-    return model.model_type.startswith(("qwen3_vl", "qwen3_5"))
+    return model.model_type.startswith(("qwen3_vl", "qwen3_5", "qwen4_exp"))
 
 
 def _trained(model: Model) -> int:
