@@ -105,6 +105,23 @@ def test_the_buffers_of_all_devices_are_compared() -> None:
     assert not alone["compute CUDA_Host"][2]
 
 
+def test_a_start_that_failed_prints_only_some_gpus_buffers() -> None:
+    """What GPUs hold is known by their caches too; layers of unprinted buffers are no gap."""
+    whole = buffers(TWO_GPUS, "Qwen/Qwen2.5-32B")
+    for last in ("CUDA1", "CUDA0"):
+        cut = "\n".join(line for line in TWO_GPUS.splitlines() if "compute buffer" not in line
+                        or f"{last} compute" in line) + "\n"  # fmt: skip
+        for gpu in (None, "2xRTX3090", "RTX3090+RTX3060"):
+            rows = kvproof.check(cut, "Qwen/Qwen2.5-32B", gpu).rows
+            found = {row.name: round(row.predicted / 2**20, 2) for row in rows}
+            assert found[f"compute {last}"] == whole[f"compute {last}"][0]
+
+
+def test_a_negative_buffer_is_no_fault() -> None:
+    log = TWO_GPUS.replace("CUDA1 KV buffer size =  1564.00", "CUDA1 KV buffer size = -1564.00")
+    assert kvproof.check(log, "Qwen/Qwen2.5-32B").compared
+
+
 def test_micro_batches_that_are_not_printed_follow_from_the_hosts_buffer() -> None:
     silent = "\n".join(line for line in TWO_GPUS.splitlines() if "n_ubatch" not in line
                        and "n_batch" not in line)  # fmt: skip

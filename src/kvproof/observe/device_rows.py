@@ -31,13 +31,13 @@ _CAUSE = "compute buffers differ by backend and build"
 
 
 def device_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison] | None:
-    """Every device's compute buffer; None where no GPU prints one or the graph is not known."""
+    """Every printed compute buffer; None where no GPU holds anything or the graph is not known."""
     printed: dict[str, Figure] = {f.device: f for f in log.all("compute_buffer") if f.device}
-    gpus = sorted((name for name in printed if not _HOSTS.search(name)), key=_order)
-    if not gpus or len({_NUMBER.sub("", name) for name in gpus}) > 1:
+    gpus = _gpus(log)
+    if not printed or not gpus or len({_NUMBER.sub("", name) for name in gpus}) > 1:
         return None
     hosts = [name for name in printed if _HOSTS.search(name)]
-    figures = {number: printed[name] for number, name in enumerate(gpus)}
+    figures = {number: printed[name] for number, name in enumerate(gpus) if name in printed}
     if hosts:
         figures[HOST] = printed[max(hosts, key=lambda name: printed[name].value)]
     if deployment.engine.name == "ollama":
@@ -62,6 +62,15 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
 
 
+def _gpus(log: Log) -> list[str]:
+    """The GPUs that hold caches or compute, in order: a start that failed printed not every one's
+    compute buffer.
+    """
+    held = {f.device for name in ("kv_buffer", "rs_buffer", "compute_buffer")
+            for f in log.all(name) if f.device}  # fmt: skip
+    return sorted((name for name in held if not _HOSTS.search(name)), key=_order)
+
+
 def _order(name: str) -> int:
     found = _NUMBER.search(name)
     return int(found[1]) if found else 0
@@ -72,7 +81,7 @@ def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
     count = model.layers
     place = placement(model, flags, len(gpus))
     layers, output = place.layers, place.output
-    held = {f.device: f.value for f in log.all("kv_buffer") if f.device}
+    held = {f.device: max(f.value, 0) for f in log.all("kv_buffer") if f.device}
     whole = sum(held.values())
     if whole:
         edges, seen = [0], 0.0
