@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.towers import closed, profiles_towers
 from kvproof.model.types import Model
 
 _PROFILED = ("qwen2_", "qwen2_5_", "qwen3_", "qwen4_")
@@ -54,7 +55,9 @@ def held_bytes(model: Model, settings: Settings) -> int:
 def _largest(model: Model, settings: Settings) -> tuple[dict[str, Any], int] | None:
     """The vision tower's config and the pixels of its largest image; None without either."""
     vision = model.config.get("vision_config")
-    if not isinstance(vision, dict) or settings.flags.get("language_model_only"):
+    if not isinstance(vision, dict) or closed(model, settings.flags, "vision"):
+        return None
+    if not profiles_towers(model, settings.flags):
         return None
     if not str(model.config.get("model_type", "")).startswith(_PROFILED):
         return None

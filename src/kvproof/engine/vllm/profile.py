@@ -18,6 +18,7 @@ import msgspec
 from kvproof.engine.vllm.images import held_bytes, image_bytes
 from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
 from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.towers import profiles_towers
 from kvproof.engine.vllm.versions import era_at
 from kvproof.kinds import CompressedSlot, IndexerSlot, RecurrentSlot
 from kvproof.model.types import Model
@@ -80,7 +81,7 @@ def quantities(model: Model, settings: Settings) -> Quantities:
         held_bytes=held_bytes(model, settings),
         expert_bytes=experts,
         workspace=sparse_workspace(model, settings),
-        encoders=_has_encoders(model) and not settings.flags.get("language_model_only"),
+        encoders=_has_encoders(model) and profiles_towers(model, settings.flags),
         quantized_experts=_fp8_experts(model),
     )
 

@@ -28,6 +28,7 @@ from kvproof.engine.vllm.rocm import counts_device, held_beyond, pad_bytes
 from kvproof.engine.vllm.rotary import rotary_bytes
 from kvproof.engine.vllm.settings import Settings, is_sparse, keeps_latent
 from kvproof.engine.vllm.torch_blocks import block_bytes
+from kvproof.engine.vllm.towers import drops_tower
 from kvproof.errors import ModelError
 from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot
 from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
@@ -141,7 +142,7 @@ def _rank_bytes(model: Model, settings: Settings, group: TensorGroup) -> float:
     """Bytes of a group on one rank that holds all layers."""
     if group.role in ENCODER_ROLES:
         return _encoder_bytes(model, settings, group)
-    return _kept_bytes(model, settings, group) * _share(model, settings, group)
+    return kept_bytes(model, settings, group) * _share(model, settings, group)
 
 
 def _stored_scale(model: Model) -> float:
@@ -180,7 +181,7 @@ def _stage_bytes(model: Model, settings: Settings, part: range) -> tuple[float, 
     return layers, rest
 
 
-def _kept_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
+def kept_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
     """Bytes of a group as loaded under --quantization."""
     asked = str(settings.flags.get("quantization") or "")
     if "fp4" in asked.lower() and group.role not in _FP4_ROLES:
@@ -256,7 +257,8 @@ def _plain_padding(model: Model, settings: Settings) -> float:
 
 
 def _encoder_bytes(model: Model, settings: Settings, group: TensorGroup) -> int:
-    if settings.flags.get("language_model_only"):
+    role = "audio" if "audio" in group.name else group.role
+    if drops_tower(model, settings.flags, settings.rules, role):
         return 0
     data = settings.flags.get("mm_encoder_tp_mode") == "data"
     whole = data or not group.linear or model.model_type.startswith(_WHOLE_TOWERS)
@@ -301,7 +303,9 @@ def _batch_buffers(model: Model, settings: Settings) -> int:
     (per_layer_embeddings), deepseek_v2.py.
     """
     config, tokens = model.text_config, settings.max_num_batched_tokens
-    if model.model_type.startswith(_DEEP_VISION) and not settings.flags.get("language_model_only"):
+    if model.model_type.startswith(_DEEP_VISION):
+        if drops_tower(model, settings.flags, settings.rules, "vision"):
+            return 0
         vision = model.config.get("vision_config")
         levels = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
         return tokens * model.hidden_size * 2 * len(levels or ())

@@ -282,13 +282,15 @@ def _check_heads(model: Model, ranks: int) -> None:
 
 
 def _check_vision(model: Model, ranks: int, flags: Mapping[str, Any]) -> None:
-    """GLM-4V's vision heads are shared out in whole numbers (models/glm4_1v.py)."""
+    """GLM-4V's vision heads are shared out in whole numbers (models/glm4_1v.py).
+
+    A tower that is not loaded is built all the same (models/utils.py, no_init_weights).
+    """
     vision = model.config.get("vision_config")
     if not model.model_type.startswith("glm4v") or not isinstance(vision, Mapping):
         return
     heads = int(vision.get("num_heads") or 0)
-    alone = flags.get("mm_encoder_tp_mode") == "data" or flags.get("language_model_only")
-    if heads % ranks and not alone:
+    if heads % ranks and flags.get("mm_encoder_tp_mode") != "data":
         raise UsageError(
             f"tensor_parallel_size {ranks} does not divide the {heads} heads of {model.name}'s "
             "vision tower",

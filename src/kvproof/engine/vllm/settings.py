@@ -35,6 +35,7 @@ from kvproof.engine.vllm.refusals import (
     check_state_flags,
     check_windows,
 )
+from kvproof.engine.vllm.towers import text_only
 from kvproof.engine.vllm.versions import Rules
 from kvproof.errors import UsageError
 from kvproof.kinds import ChunkedSlot, ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
@@ -244,7 +245,7 @@ def reads_pictures(model: Model, flags: Mapping[str, Any]) -> bool:
 
     Source: vLLM 0.32, transformers_utils/model_arch_config_convertor.py (is_mm_prefix_lm).
     """
-    if "ForConditionalGeneration" not in model.architecture or flags.get("language_model_only"):
+    if "ForConditionalGeneration" not in model.architecture or text_only(model, flags):
         return False
     kind = str(model.config.get("model_type", ""))
     if kind.startswith("gemma4"):
