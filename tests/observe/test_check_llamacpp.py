@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import kvproof
+from kvproof.observe.formats import llamacpp
 
 
 def test_every_given_log_agrees_with_its_flags(data_dir: Path) -> None:
@@ -135,3 +137,17 @@ def test_layers_on_the_host_follow_from_the_caches_buffers() -> None:
     predicted, printed, ok = found["compute_buffer"]
     assert ok
     assert abs(predicted / printed - 1) < 0.02  # six bits a weight are taken
+
+
+def test_what_lines_print_of_a_model_is_no_flag() -> None:
+    """A table names flags that the engine takes; general.name is none."""
+    known = {"n_ctx", *(f"ollama_{name}" for name in
+             ("context_length", "num_parallel", "kv_cache_type", "flash_attention"))}  # fmt: skip
+    names = {
+        name[5:] for row in llamacpp.ROWS for name in re.findall(r"\{(flag\.\w+):", row.pattern)
+    }
+    assert {"parallel", "cache_type_k"} < names
+    for name in names - known:
+        kvproof.Deployment("llamacpp", **{name: "f16" if "type" in name else 1})
+    log = TWO_GPUS + "print_info: general.name     = Qwen2.5 32B\n"
+    assert kvproof.check(log, "Qwen/Qwen2.5-32B").warnings == ()

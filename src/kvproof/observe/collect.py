@@ -11,8 +11,9 @@ from kvproof.observe.figures import Figure, Log, Unit
 from kvproof.observe.flags import read_flags, spoken_flags
 from kvproof.observe.formats import ROUNDED
 from kvproof.observe.rows import Compiled, number, size
+from kvproof.observe.served import runner_flags
 from kvproof.observe.start import ARGUMENTS, Start, chosen
-from kvproof.observe.watch import Arguments, Program, Spoken, Thing, things_in
+from kvproof.observe.watch import Arguments, Program, Runner, Spoken, Thing, things_in
 
 _WINDOW = 2048
 _MOST_TRIES = 20_000
@@ -77,6 +78,8 @@ class Collector:
                 held |= self._arguments(thing, raw, index)
             elif isinstance(thing, Spoken):
                 held |= self._command(thing, text)
+            elif isinstance(thing, Runner):
+                self._runner(text[text.lower().index(thing.literal) :])
             else:
                 held |= self._problem(text, index)
         return held
@@ -177,6 +180,11 @@ class Collector:
             own.setdefault(name, value)
         self._vote(place.engine, 10)
         return True
+
+    def _runner(self, words: str) -> None:
+        """Ollama's words to its runner; what a runner before it was told no longer holds."""
+        self._vote("Ollama", 20)
+        self._now.flags_of("llamacpp").update(runner_flags(words))
 
     def _problem(self, text: str, index: int) -> bool:
         short, problems = text.strip(), self._now.problems

@@ -58,7 +58,13 @@ class Spoken(msgspec.Struct, frozen=True):
     literal: str
 
 
-Thing = Compiled | Arguments | Program | Problem | Spoken
+class Runner(msgspec.Struct, frozen=True):
+    """The command line with which an Ollama server starts its runner."""
+
+    literal: str
+
+
+Thing = Compiled | Arguments | Program | Problem | Spoken | Runner
 
 _ARGUMENTS = (
     ("llm engine (v", "vllm", r"with config: (.+)", _CONFIG_KEYS),
@@ -71,6 +77,9 @@ _ARGUMENTS = (
 _COMMANDS = (
     ("vllm serve ", "vllm"), ("sglang.launch_server ", "sglang"), ("trtllm-serve ", "tensorrt_llm"),
 )  # fmt: skip
+# Ollama's llm/server.go: a C++ server before 0.4, its own runner since.
+_RUNNERS = ('msg="starting llama server" cmd=', 'msg="starting ollama runner" cmd=',
+            'msg="starting runner" cmd=')  # fmt: skip
 _PROBLEMS = (
     "to serve at least one request", "kv cache is needed", "no available memory for the cache",
     "larger than the maximum number of tokens", "exceeds available mamba",
@@ -97,6 +106,8 @@ def _things() -> Iterable[tuple[str, Thing]]:
         yield literal, Arguments(engine, re.compile(start, re.IGNORECASE | re.DOTALL), keys)
     for literal, engine in _COMMANDS:
         yield literal, Spoken(engine, literal)
+    for literal in _RUNNERS:
+        yield literal, Runner(literal)
     for literal in _PROBLEMS:
         yield literal, Problem()
 

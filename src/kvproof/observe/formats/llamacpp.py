@@ -14,6 +14,7 @@ _OLD = "llama.cpp"
 _OLLAMA = "ollama: llm/memory.go"
 _OLLAMA_ENGINE = "ollama: ml/device.go, llm/server.go"
 _SERVER = "ollama: server/routes.go (server config), envconfig/config.go"
+_REQUEST = "ollama: runner/ollamarunner/runner.go, llm/server.go (LoadRequest)"
 _QUOTED = "quoted"
 
 ROWS = (
@@ -30,11 +31,14 @@ ROWS = (
         "ollama", _SERVER),
     Row("ollama_flash_attention:", r"OLLAMA_FLASH_ATTENTION:{flag.ollama_flash_attention:word}",
         "ollama", _SERVER),
-    Row("general.name", r"general\.name +(?:str +)?= {flag.model_name:text}$", "2023+",
-        "src/llama-model.cpp"),
     Row("loaded meta data", r"loaded meta data with .{1,80}? from {model:word}", "2023+",
         "src/llama-model-loader.cpp"),
     Row("device ", r"\bdevice \d+: {gpu:text}, compute capability", "2023+", "ggml-cuda.cu"),
+    Row("kvsize:", r"\bKvSize:(?!0\b){flag.n_ctx:int}\b", "ollama", _REQUEST),
+    Row("kvsize:", r"\bParallel:{flag.parallel:int} BatchSize:{flag.ubatch_size:int} "
+        r"FlashAttention:{flag.flash_attn:word} KvSize:(?!0\b)", "ollama", _REQUEST),
+    Row("kvcachetype:", r"\bKvCacheType:{flag.cache_type_k:word} ", "ollama", _REQUEST),
+    Row("kvcachetype:", r"\bKvCacheType:{flag.cache_type_v:word} ", "ollama", _REQUEST),
     Row("name=\"", r"name=\"?{gpu:text}\"? total=\"?{total_gpu_memory:size}", "ollama",
         "ollama: discover/types.go"),
     Row("description=", r"description=\"?{gpu:text}\"? libdirs=.{0,200}? "
