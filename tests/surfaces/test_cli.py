@@ -159,6 +159,18 @@ def test_what_is_missing_is_in_the_table() -> None:
     assert "missing" not in fitting.stdout
 
 
+def test_the_heading_says_what_the_weights_are_loaded_as() -> None:
+    asked = kvproof(
+        "plan", "--gpu", "H100", "--contexts", "256", "--explain", "--", "vllm", "serve",
+        "Qwen/Qwen3-8B", "--quantization", "fp8",
+    )  # fmt: skip
+    said = " ".join(asked.stdout.split())
+    assert "weights bf16: 16.38 GB (15.26 GiB), loaded as fp8: 9.44 GB (8.79 GiB)" in said
+    assert "Weights of the checkpoint, by role" in asked.stdout
+    plain = kvproof("Qwen/Qwen3-8B", "--gpu", "H100", "--contexts", "256")
+    assert "loaded as" not in plain.stdout
+
+
 def test_a_gpu_that_the_default_engine_does_not_run_on() -> None:
     done = kvproof(LLAMA, "--gpu", "M3-Max-64GB", "--contexts", "4k,1m")
     assert done.returncode == 0

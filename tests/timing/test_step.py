@@ -96,6 +96,49 @@ def test_copies_that_share_the_experts_read_their_part() -> None:
     assert one.step.weight_bytes == other.step.weight_bytes
 
 
+@pytest.mark.parametrize(
+    ("engine", "scheme", "bits"),
+    [
+        ("vllm", "fp8", 8),
+        ("sglang", "fp8", 8),
+        ("vllm", "bitsandbytes", 4.5),
+        ("tensorrt_llm", "fp8", 8),
+    ],
+)
+def test_weights_quantized_while_loading_are_read_as_they_lie_in_memory(
+    engine: str, scheme: str, bits: float
+) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    plain, asked = (
+        kvproof.plan(model, kvproof.Deployment(engine, "H100", **flags), contexts=[256])
+        for flags in ({}, {"quantization": scheme})
+    )
+    table = 151_936 * 4096 * 2  # the head stays in 16 bits; the embedding is looked up
+    steps = [found.rows[0].alone for found in (plain, asked)]
+    assert steps[0] is not None
+    assert steps[1] is not None
+    matrices = steps[0].weight_bytes - table
+    assert steps[1].weight_bytes - table == pytest.approx(matrices * bits / 16, rel=0.001)
+    assert asked.crossover_tokens is not None
+    assert plain.crossover_tokens is not None
+    ratio = asked.crossover_tokens / plain.crossover_tokens
+    assert ratio == pytest.approx(steps[1].weight_bytes / steps[0].weight_bytes)
+    assert steps[1].efficiency.weights < steps[0].efficiency.weights
+
+
+def test_experts_quantized_while_loading_are_read_as_they_lie_in_memory() -> None:
+    model = kvproof.load_model("Qwen/Qwen3-30B-A3B")
+    flags = {"max_num_seqs": 1, "max_model_len": 4096}
+    plain, asked = (
+        kvproof.plan(model, kvproof.Deployment("vllm", "H100", **flags, **more), contexts=[256])
+        for more in ({}, {"quantization": "fp8"})
+    )
+    alone = [found.rows[0].alone for found in (plain, asked)]
+    assert alone[0] is not None
+    assert alone[1] is not None
+    assert 0.5 < alone[1].weight_bytes / alone[0].weight_bytes < 0.65
+
+
 def test_a_large_batch_is_limited_by_compute() -> None:
     model = kvproof.load_model(LLAMA)
     small, large = (step_time(model, H100, types_of(model, None), {16: n}) for n in (1, 4096))

@@ -19,6 +19,7 @@ from kvproof.engine.base import (
 )
 from kvproof.engine.common_flags import limit_name
 from kvproof.engine.drafts import DraftCache, draft_cache
+from kvproof.engine.loading import Loaded, asked_quantization, loaded
 from kvproof.engine.mixed import BY_DEVICE, deciding, smallest_budget
 from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.engine.stored_types import types_of
@@ -28,13 +29,13 @@ from kvproof.hardware import Accelerator
 from kvproof.kinds import Types, element_type
 from kvproof.model.overrides import trained_length
 from kvproof.model.types import Model
-from kvproof.model.weights import weight_bytes
 from kvproof.timing.measured import efficiency
 from kvproof.timing.step import Efficiency, Machine, StepTime, crossover_tokens, step_time
 from kvproof.units import show_bytes
 
 _SAY_TYPES = ("vllm",)
 """Engines whose rules say themselves in which type a checkpoint of 32 bits runs."""
+_EIGHT_BITS = ("fp8", "mxfp8", "modelopt_fp8", "fbgemm_fp8", "ptpc_fp8")
 DEFAULT_CONTEXTS = (4096, 8192, 32768, 131072)
 
 
@@ -110,6 +111,7 @@ def make_plan(
         draft=draft_cache(model, deployment),
         ranks=ranks,
         replicas=_replicas(deployment, ranks),
+        weights=_weights(model, deployment),
     )
     rows = tuple(_row(asked, capacity, n) for n in contexts)
     return Plan(
@@ -139,6 +141,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     draft: DraftCache | None
     ranks: int
     replicas: int
+    weights: Loaded
 
 
 def _bytes_per_token(asked: _Asked) -> int:
@@ -149,8 +152,8 @@ def _bytes_per_token(asked: _Asked) -> int:
 def _crossover(asked: _Asked, context: int) -> float | None:
     model, deployment = asked.model, asked.deployment
     machine = Machine(bandwidth=1.0, flops=None, **_sizes(deployment, asked.ranks))
-    streamed = _streamed(model, deployment)
-    return crossover_tokens(model, asked.types, streamed, machine=machine, context=context)
+    reads = (asked.weights.streamed, asked.weights.experts)
+    return crossover_tokens(model, asked.types, *reads, machine=machine, context=context)
 
 
 def _replicas(deployment: Deployment, ranks: int) -> int:
@@ -170,8 +173,11 @@ def _row(asked: _Asked, capacity: Capacity, context: int) -> PlanRow:
     machine = machine_of(deployment, model, asked.ranks)
     step = alone = None
     if machine is not None:
-        effort, streamed = efficiency_of(model, deployment, types), _streamed(model, deployment)
-        args: dict[str, Any] = {"streamed": streamed, "efficiency": effort}
+        args: dict[str, Any] = {
+            "streamed": asked.weights.streamed,
+            "experts": asked.weights.experts,
+            "efficiency": efficiency_of(model, deployment, types, asked.weights),
+        }
         step = step_time(model, machine, types, {context: count}, **args) if count else None
         alone = step_time(model, machine, types, {context: 1}, **args)
     limited = capacity.max_num_seqs is not None and count >= capacity.max_num_seqs
@@ -194,7 +200,8 @@ def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | No
     gpu = deployment.accelerator
     kinds = [kind for _, kind in deployment.kinds]  # a step waits for the slowest rank
     bandwidth = float(min(kind.memory_bandwidth for kind in kinds)) if gpu else None
-    flops = min(kind.flops(compute_type(model)) for kind in kinds) if gpu else None
+    asked = asked_quantization(model, deployment)
+    flops = min(kind.flops(compute_type(model, asked)) for kind in kinds) if gpu else None
     if deployment.engine.name == "formula":
         flags = formula.flags_of(deployment)
         bandwidth, flops = flags.bandwidth or bandwidth, flags.flops or flops
@@ -234,28 +241,32 @@ def _sharing(deployment: Deployment) -> int:
     return int(deployment.flags.get("data_parallel_size") or 1)
 
 
-def compute_type(model: Model) -> str:
-    """The type in which the model's matrices are multiplied."""
+def compute_type(model: Model, asked: str | None = None) -> str:
+    """The type in which the model's matrices are multiplied; `asked`: --quantization's scheme."""
     scheme = model.quantization.default if model.quantization else None
-    if scheme is None:
+    name = scheme.name if scheme is not None else asked
+    if name is None:
         return "bf16" if model.dtype == "bf16" else "fp16"
-    return "fp8" if scheme.name.startswith(("fp8", "mxfp8")) else "bf16"
+    return "fp8" if name.startswith(_EIGHT_BITS) else "bf16"
 
 
-def efficiency_of(model: Model, deployment: Deployment, types: Types) -> Efficiency:
+def efficiency_of(
+    model: Model, deployment: Deployment, types: Types, weights: Loaded
+) -> Efficiency:
     """The formula's roofline is ideal; engines reach what was measured on the GPU."""
     if deployment.engine.name == "formula" or deployment.accelerator is None:
         return Efficiency()
-    bits = 8 * weight_bytes(model) / max(1, model.parameters)
+    bits = 8 * (weights.total or 0) / max(1, model.parameters)
     return efficiency(deployment.accelerator.name, kv_bits=types.k.bits, weight_bits=bits)
 
 
-def _streamed(model: Model, deployment: Deployment) -> int | None:
-    return (
-        formula.flags_of(deployment).streamed_weight_bytes
-        if deployment.engine.name == "formula"
-        else None
-    )
+def _weights(model: Model, deployment: Deployment) -> Loaded:
+    """The weights that a step reads; the formula's are given."""
+    found = loaded(model, deployment)
+    if deployment.engine.name != "formula":
+        return found
+    given = formula.flags_of(deployment).streamed_weight_bytes
+    return msgspec.structs.replace(found, streamed=given)
 
 
 def _warnings(asked: _Asked, contexts: tuple[int, ...], longest: int) -> tuple[str, ...]:

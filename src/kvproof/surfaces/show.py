@@ -12,6 +12,7 @@ import msgspec
 
 from kvproof.engine.common_flags import limit_name
 from kvproof.engine.drafts import DraftCache
+from kvproof.engine.loading import Loaded
 from kvproof.engine.overheads import LEARNED
 from kvproof.kinds import (
     ChunkedSlot,
@@ -35,8 +36,11 @@ from kvproof.terms import Term, device_of
 from kvproof.units import show_bytes, show_context, show_count, show_gb, show_seconds
 
 
-def model_lines(model: Model) -> str:
-    """Name, type, parameters, weights, and where the description came from."""
+def model_lines(model: Model, weights: Loaded | None = None) -> str:
+    """Name, type, parameters, weights, and where the description came from.
+
+    `weights`: as an engine holds them, said where its flags change their type.
+    """
     scheme = model.quantization.method if model.quantization else model.dtype
     active = ""
     if any(group.role == "expert" for group in model.tensors):
@@ -45,9 +49,13 @@ def model_lines(model: Model) -> str:
     if model.source.revision:
         source += f" @ {model.source.revision}"
     context = f", trained for {model.context:,} tokens" if model.context else ""
+    held = ""
+    if weights is not None and weights.name is not None and weights.total is not None:
+        size = f"{show_gb(weights.total)} ({show_bytes(weights.total)})"
+        held = f", loaded as {weights.name}: {size}"
     return (
         f"{heading(model.name)}  ({model.model_type}, {model.layers} layers{context})\n"
-        f"  {_weights_line(model, scheme, active)}\n"
+        f"  {_weights_line(model, scheme, active)}{held}\n"
         f"  {paint(source, 'dim')}"
     )
 

@@ -158,9 +158,14 @@ def _slot_flops(slot: Slot, tokens: int, heads: int) -> int:
 
 
 def weights_read(
-    model: Model, batch: float, streamed: int | None = None, *, sharing: int = 1
+    model: Model,
+    batch: float,
+    streamed: int | None = None,
+    experts: int | None = None,
+    *,
+    sharing: int = 1,
 ) -> int:
-    """Weight bytes that a step of `batch` sequences reads.
+    """Weight bytes that a step of `batch` sequences reads; sizes that aren't given are as stored.
 
     Of E experts with k chosen per token a batch hits E x (1 - (1 - k/E)^batch) on average. Of
     `sharing` copies with so many sequences each, one reads its part of those that all hit.
@@ -169,7 +174,8 @@ def weights_read(
     if not model.experts or not model.experts_per_token:
         return total
     share = _experts_hit(model, batch * sharing)
-    return total - round((1 - share / sharing) * expert_bytes(model))
+    held = expert_bytes(model) if experts is None else experts
+    return total - round((1 - share / sharing) * held)
 
 
 def _experts_hit(model: Model, batch: float) -> float:
@@ -178,11 +184,13 @@ def _experts_hit(model: Model, batch: float) -> float:
     return float(1 - missed**batch)
 
 
-def _rounds_read(model: Model, machine: Machine, sequences: float, streamed: int | None) -> int:
+def _rounds_read(
+    model: Model, machine: Machine, sequences: float, sizes: tuple[int | None, int | None]
+) -> int:
     """Weight bytes that a step reads: every batch in flight reads the weights once."""
     flying = machine.in_flight(sequences)
     batch = max(sequences, 1) / flying
-    return round(flying * weights_read(model, batch, streamed, sharing=machine.sharing))
+    return round(flying * weights_read(model, batch, *sizes, sharing=machine.sharing))
 
 
 def _cache_read(
@@ -213,12 +221,18 @@ def step_time(
     batch: Mapping[int, int],
     *,
     streamed: int | None = None,
+    experts: int | None = None,
     efficiency: Efficiency | None = None,
 ) -> StepTime:
-    """A decode step over a `batch` of {cached tokens: how many sequences have that many}."""
+    """A decode step over a `batch` of {cached tokens: how many sequences have that many}.
+
+    `streamed` and `experts`: bytes of the weights in memory, of all that is streamed and of the
+    routed experts; as the checkpoint stores them where they aren't given.
+    """
     efficiency = efficiency or Efficiency()
     sequences = sum(batch.values())
-    weights, speed = _rounds_read(model, machine, sequences, streamed), machine.speed(sequences)
+    weights = _rounds_read(model, machine, sequences, (streamed, experts))
+    speed = machine.speed(sequences)
     once, kv = _cache_read(model, machine, types, batch)
     dense = 2 * model.active_parameters * sequences
     flops = dense + sum(count * attention_flops(model, n) for n, count in batch.items())
@@ -312,6 +326,7 @@ def crossover_tokens(
     model: Model,
     types: Types,
     streamed: int | None = None,
+    experts: int | None = None,
     *,
     machine: Machine | None = None,
     context: int = 4096,
@@ -327,7 +342,7 @@ def crossover_tokens(
         return None
 
     def weights(sequences: float) -> int:
-        return _rounds_read(model, machine, sequences, streamed)
+        return _rounds_read(model, machine, sequences, (streamed, experts))
 
     # Weight reads rise ever slower with the batch, so beyond one sequence they meet once.
     low, high = 1.0, max(1.0, weights(float(2**40)) / each)

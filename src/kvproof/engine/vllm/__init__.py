@@ -6,6 +6,8 @@ holds what earlier releases did otherwise. `budget` is an estimate with an inter
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvproof.engine.base import Cache, CacheRequest, Deployment
 from kvproof.engine.drafts import DraftCache
 from kvproof.engine.stored_types import types_of
@@ -17,10 +19,12 @@ from kvproof.engine.vllm.flags import overrides_of, read_flags
 from kvproof.engine.vllm.layers import drafted_slots
 from kvproof.engine.vllm.lengths import too_long
 from kvproof.engine.vllm.planner import VllmCapacity, VllmGroup, capacity
+from kvproof.engine.vllm.rank_weights import kept_bytes
 from kvproof.engine.vllm.sequence import sequence_cache
 from kvproof.engine.vllm.settings import settle
 from kvproof.engine.vllm.states import kept_in_types
 from kvproof.model.overrides import overridden
+from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model
 
 __all__ = [
@@ -31,6 +35,7 @@ __all__ = [
     "capacity",
     "check_flags",
     "draft_for",
+    "loaded_for",
     "refusals_for",
     "served_model",
     "warnings_for",
@@ -50,6 +55,12 @@ def served_model(model: Model, deployment: Deployment) -> Model:
     flags = read_flags(deployment)
     served = overridden(model, overrides_of(flags))
     return kept_in_types(run_in(served, deployment, flags), flags)
+
+
+def loaded_for(model: Model, deployment: Deployment) -> Callable[[TensorGroup], int]:
+    """Bytes of a group of tensors as loaded under the flags."""
+    settings = settle(model, deployment)
+    return lambda group: kept_bytes(model, settings, group)
 
 
 def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:

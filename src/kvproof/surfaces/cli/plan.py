@@ -141,6 +141,7 @@ def _sources(answer: Any) -> set[str]:
 
 def _parts(model: Any, deployment: Any, answer: Any, command: str, *, explain: bool) -> list[str]:
     from kvproof.engine.base import served_model
+    from kvproof.engine.loading import loaded
     from kvproof.engine.stored_types import types_of
     from kvproof.surfaces import show
     from kvproof.surfaces.terminal import fold
@@ -149,9 +150,10 @@ def _parts(model: Any, deployment: Any, answer: Any, command: str, *, explain: b
 
     served = served_model(model, deployment)
     types = types_of(served, deployment)
+    held = loaded(served, deployment)
     per_token = f"{answer.bytes_per_token:,} B ({show_bytes(answer.bytes_per_token)})"
     parts = [
-        show.model_lines(model),
+        show.model_lines(model, held),
         f"{heading('What each layer caches')}\n{show.slot_table(served, types, answer.draft)}\n"
         f"  {per_token} per token while every layer grows{_drafted(answer)}; "
         f"keys {types.k.name}, values {types.v.name}",
@@ -167,7 +169,7 @@ def _parts(model: Any, deployment: Any, answer: Any, command: str, *, explain: b
         lines = fold(f"{what}: {answer.capacity.error}")
         parts.append(paint(lines, "red"))
         parts += [fold(line) for line in _way_out(answer)]
-    return parts if not explain else [*parts, *_explained(model, answer)]
+    return parts if not explain else [*parts, *_explained(model, answer, held)]
 
 
 def _way_out(answer: Any) -> list[str]:
@@ -190,14 +192,16 @@ def _drafted(answer: Any) -> str:
     return f", {answer.draft.bytes_per_token:,} B of them for the draft ({answer.draft.name})"
 
 
-def _explained(model: Any, answer: Any) -> list[str]:
+def _explained(model: Any, answer: Any, held: Any) -> list[str]:
     """Every formula with its numbers: weights, memory, and the step of each context."""
     from kvproof.model.weights import weight_terms
     from kvproof.surfaces.show import terms_text
     from kvproof.surfaces.terminal import fold
 
     parts = [
-        terms_text("Weights, by role", weight_terms(model)),
+        terms_text(
+            f"Weights{' of the checkpoint' if held.name else ''}, by role", weight_terms(model)
+        ),
         terms_text("Memory, term by term", answer.budget.terms),
     ]
     for row in answer.rows:
