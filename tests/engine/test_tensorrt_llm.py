@@ -9,6 +9,7 @@ import pytest
 import kvproof
 from kvproof.engine import tensorrt_llm
 from kvproof.engine.base import CacheRequest, Deployment
+from kvproof.engine.stored_types import types_of
 from kvproof.errors import UsageError
 from kvproof.model.multimodal import with_encoder_tokens
 from kvproof.model.types import Model
@@ -288,3 +289,30 @@ def test_pools_that_the_second_manager_moves_are_refused(llama: Model) -> None:
     flags = {"use_kv_cache_manager_v2": True, "max_attention_window": [4096, 8192]}
     with pytest.raises(UsageError, match="KVCacheManagerV2"):
         kvproof.capacity(llama, Deployment("tensorrt_llm", "H100-80GB", **flags), GIB)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"kv_cache_config": {"dtype": "fp8"}}, {"kv_cache_config": {"dtype": "fp8"}, "dtype": "bf16"},
+     {"kv_cache_dtype": "fp8"}, {"dtype_kv": "fp8"}],
+)  # fmt: skip
+def test_the_caches_type_holds_for_tables_and_steps_too(
+    llama: Model, flags: dict[str, Any]
+) -> None:
+    quant = Deployment("tensorrt_llm", "H100-80GB", **flags)
+    wide = Deployment("tensorrt_llm", "H100-80GB")
+    assert types_of(llama, quant).k.name == types_of(llama, quant).v.name == "fp8_e4m3"
+    assert 2 * kvproof.capacity(llama, quant, GIB).bytes_per_block == (
+        kvproof.capacity(llama, wide, GIB).bytes_per_block
+    )
+    half, whole = (kvproof.plan(llama, each, [4096]) for each in (quant, wide))
+    assert half.rows[0].bytes_per_sequence * 2 == whole.rows[0].bytes_per_sequence
+
+
+def test_a_logged_cache_configuration_names_the_caches_type() -> None:
+    log = kvproof.read_log(
+        "[TensorRT-LLM] TensorRT-LLM version: 1.2.0\n"
+        "kv_cache_config: KvCacheConfig(tokens_per_block=32, dtype='fp8')\n"
+    )
+    assert log.flags["kv_cache_dtype"] == "fp8"
+    assert "dtype" not in log.flags

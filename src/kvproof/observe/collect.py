@@ -158,9 +158,9 @@ class Collector:
         for key in _MODEL_KEYS:
             if isinstance(read.get(key), str):
                 self._now.facts[place.engine, "model"] = read[key]
-        own = self._now.flags_of(place.engine)
+        own, names = self._now.flags_of(place.engine), {**_RENAMED, **dict(place.renamed)}
         for key, value in read.items():
-            name = _RENAMED.get(key, key)
+            name = names.get(key, key)
             if place.keys is None:
                 own[name] = value
             elif key in place.keys:

@@ -31,11 +31,13 @@ _CONFIG_KEYS = frozenset(
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """A line that prints a program's arguments: where they begin and which of them count."""
+    """A line that prints a program's arguments: where they begin, which of them count, and what
+    those are called whose name means another thing elsewhere."""
 
     engine: str
     start: re.Pattern[str]
     keys: frozenset[str] | None = None
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -74,6 +76,7 @@ _ARGUMENTS = (
     ("serverargs(", "sglang", r"ServerArgs\((.+)", None),
     ("kvcacheconfig(", "tensorrt_llm", r"KvCacheConfig\((.+)", None),
 )
+_RENAMED = {"tensorrt_llm": (("dtype", "kv_cache_dtype"),)}  # of its KvCacheConfig
 _COMMANDS = (
     ("vllm serve ", "vllm"), ("sglang.launch_server ", "sglang"), ("trtllm-serve ", "tensorrt_llm"),
 )  # fmt: skip
@@ -103,7 +106,8 @@ def _things() -> Iterable[tuple[str, Thing]]:
     for literal, name, weight in PROGRAMS:
         yield literal, Program(name, weight)
     for literal, engine, start, keys in _ARGUMENTS:
-        yield literal, Arguments(engine, re.compile(start, re.IGNORECASE | re.DOTALL), keys)
+        begins = re.compile(start, re.IGNORECASE | re.DOTALL)
+        yield literal, Arguments(engine, begins, keys, _RENAMED.get(engine, ()))
     for literal, engine in _COMMANDS:
         yield literal, Spoken(engine, literal)
     for literal in _RUNNERS:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine import formula
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
@@ -23,14 +24,14 @@ from kvproof.engine.stages import own_stages, scarcest, stage_layers
 from kvproof.engine.tensorrt_llm.flags import Flags, canonical_flag, flag_names, is_read, read_flags
 from kvproof.engine.tensorrt_llm.pools import Pool, kv_type, pools, slot_bytes, state_bytes
 from kvproof.errors import KvproofError, UsageError
-from kvproof.kinds import CrossSlot, LatentSlot
+from kvproof.kinds import CrossSlot, LatentSlot, Types
 from kvproof.model.types import Model
 from kvproof.terms import Term
 from kvproof.units import GIB
 
 __all__ = (
     "budget", "cache", "canonical_flag", "capacity", "check_flags", "flag_names", "is_read",
-    "served_model",
+    "served_model", "types_for",
 )  # fmt: skip
 
 _SOURCE = "TensorRT-LLM, cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp"
@@ -51,6 +52,11 @@ def attention_copies(deployment: Deployment) -> int:
     """
     flags = read_flags(deployment)
     return flags.tp // flags.attention_tp
+
+
+def types_for(model: Model, deployment: Deployment) -> Types:
+    """Element types of the deployment's cache, wherever its type is named."""
+    return formula.types_of(model, kv_type(model, read_flags(deployment)).name)
 
 
 def served_model(model: Model, deployment: Deployment) -> Model:

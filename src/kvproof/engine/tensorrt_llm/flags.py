@@ -115,9 +115,10 @@ def read_flags(deployment: Deployment) -> Flags:
     """The deployment's flags under TensorRT-LLM's names; nested kv_cache_config is flattened."""
     given: dict[str, Any] = {}
     nested = deployment.flags.get("kv_cache_config")
-    flat = {**(nested if isinstance(nested, dict) else {}), **deployment.flags}
-    for name, value in flat.items():
-        key = _ALIASES.get(name, "kv_cache_dtype" if name == "dtype" and nested else name)
+    inner = nested if isinstance(nested, dict) else {}  # its dtype is the cache's, not the model's
+    flat = {"kv_cache_dtype" if name == "dtype" else name: value for name, value in inner.items()}
+    for name, value in {**flat, **deployment.flags}.items():
+        key = _ALIASES.get(name, name)
         if key not in _NAMES:
             raise unknown_name("TensorRT-LLM flag", name, list(_NAMES), see="write tp_size=8")
         if value is not None:
