@@ -505,3 +505,21 @@ def test_flashinfers_sampler_sorts_nothing() -> None:
         for on in (True, False)
     )
     assert (own - other) / GIB == pytest.approx(3.3, abs=0.2)
+
+
+@pytest.mark.parametrize("blocks", [1000, 25_000, 1_000_000])
+def test_blocks_asked_for_are_the_cache_that_is_allocated(blocks: int) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    plain = kvproof.Deployment("vllm@0.32", "H100-80GB", max_model_len=8192)
+    asked = plain.replace(num_gpu_blocks_override=blocks)
+    found, free = (kvproof.plan(model, one, contexts=[4096]) for one in (asked, plain))
+    assert plain.accelerator is not None
+    size = blocks * found.capacity.bytes_per_block
+    assert found.budget.kv_bytes == size == found.budget.interval[0]
+    assert sum(int(term.value) for term in found.budget.terms) == plain.accelerator.memory_bytes
+    unused = next(t.value for t in free.budget.terms if t.name == "left unused")
+    lacks = size > free.budget.kv_bytes + unused
+    assert found.fits is not lacks
+    assert lacks == any("num_gpu_blocks_override" in said for said in found.warnings)
+    # What profiling leaves, which logs print, is the same with it.
+    assert kvproof.budget(model, asked).kv_bytes == free.budget.kv_bytes

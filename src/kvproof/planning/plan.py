@@ -101,9 +101,10 @@ def make_plan(
     budget = smallest_budget(model, deployment)
     if overheads is not None:
         budget = adjusted(budget, overheads)
-    refusals = _refusals(model, deployment)
     module = engine_module(deployment.engine.name)
     capacity: Capacity = module.capacity(model, deployment, max(budget.kv_bytes, 0))
+    budget, too_much = _allocated(model, deployment, budget)
+    refusals = (*_refusals(model, deployment), *too_much)
     asked = _Asked(
         model=model,
         deployment=deployment,
@@ -334,6 +335,17 @@ def _refusals(model: Model, deployment: Deployment) -> tuple[str, ...]:
     """Why the engine would not start, by its own check or for want of memory."""
     own = getattr(engine_module(deployment.engine.name), "refusals_for", None)
     return () if own is None else tuple(own(model, deployment))
+
+
+def _allocated(
+    model: Model, deployment: Deployment, budget: Budget
+) -> tuple[Budget, tuple[str, ...]]:
+    """The budget with the cache that flags set the size of, and why that can't be."""
+    own = getattr(engine_module(deployment.engine.name), "allocated_for", None)
+    if own is None:
+        return budget, ()
+    found: tuple[Budget, tuple[str, ...]] = own(model, deployment, budget)
+    return found
 
 
 def _reach(model: Model, deployment: Deployment) -> int | None:

@@ -18,6 +18,7 @@ from kvproof.engine.vllm.engines import engine_notes
 from kvproof.engine.vllm.flags import overrides_of, read_flags
 from kvproof.engine.vllm.layers import drafted_slots
 from kvproof.engine.vllm.lengths import too_long
+from kvproof.engine.vllm.override import allocated_for
 from kvproof.engine.vllm.planner import VllmCapacity, VllmGroup, capacity
 from kvproof.engine.vllm.rank_weights import kept_bytes
 from kvproof.engine.vllm.sequence import sequence_cache
@@ -30,6 +31,7 @@ from kvproof.model.types import Model
 __all__ = [
     "VllmCapacity",
     "VllmGroup",
+    "allocated_for",
     "budget",
     "cache",
     "capacity",
