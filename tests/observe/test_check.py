@@ -277,6 +277,36 @@ def test_tensorrt_llm_pool_is_a_share_of_free_memory() -> None:
     assert rows(report)["tokens_per_block"].ok
 
 
+OLD_ENGINE = (
+    "[TensorRT-LLM][INFO] Engine version 0.8.0 found in the config file, assuming engine(s) built "
+    "by new builder API.\n"
+    "[TensorRT-LLM][INFO] Allocate 69524783104 bytes for k/v cache. \n"
+    "[TensorRT-LLM][INFO] Using 132608 tokens in paged KV cache.\n"
+)
+
+
+def test_an_engine_of_tensorrt_llms_first_releases() -> None:
+    """A public start: the bytes are printed before the tokens, the version as the engine's."""
+    model, gpu = "meta-llama/Llama-2-7b-hf", "A100-80GB"
+    report = kvproof.check(OLD_ENGINE, model, gpu)
+    assert report.log.version == "0.8.0"
+    assert rows(report)["kv_cache_tokens"].predicted == 132_608
+    assert rows(report)["kv_cache_tokens"].exact
+    newer = kvproof.read_log("[TensorRT-LLM] TensorRT-LLM version: 0.9.0\n" + OLD_ENGINE)
+    assert newer.version == "0.9.0"
+
+
+def test_rules_that_leave_figures_off_are_not_said_to_give_them() -> None:
+    lines = OLD_ENGINE.splitlines(keepends=True)
+    alone, both = ": nothing printed tells them apart", ", all of which give the figures that "
+    for kept, said in ((lines[2:], alone), (lines[1:], both + "follow from others")):
+        report = kvproof.check("".join(kept), "meta-llama/Llama-2-7b-hf", "A100-80GB")
+        assert report.off
+        (note,) = [line for line in report.assumptions if "no TensorRT-LLM version" in line]
+        assert note.endswith(said)
+        assert not any("kvproof check" in row.cause for row in report.rows)
+
+
 def test_llama_cpp_parts_add_up() -> None:
     text = (
         "llama_kv_cache: size = 1280.00 MiB (65536 cells, 10 layers, 4/1 seqs), K (f16): 640.00 "

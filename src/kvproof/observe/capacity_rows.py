@@ -146,7 +146,7 @@ def planned_rows(
         return answer.num_blocks if name == "num_blocks" else answer.tokens
 
     low, high = (at(size) for size in budget.interval)
-    cause = "a term of the memory budget: the start-up log names them (kvproof check)"
+    cause = "a term of the memory budget, which this log does not print"
     row = compared(figure, at(budget.kv_bytes), low=low, high=high, exact=False, cause=cause)
     return [row]
 

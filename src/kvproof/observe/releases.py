@@ -178,10 +178,21 @@ def settle(log: Log, compare: Compare) -> Settled | None:
     note = f"{head}; the rules of {fitting[0]} are used"
     if best[0]:
         return Settled(release=fitting[0].newest, note=f"{note}, but no rules give every figure")
+    given = _given(next(found for rules, found in scored if rules is fitting[0]))
+    if given is None:
+        return Settled(release=fitting[0].newest, note=f"{note}: nothing printed tells them apart")
     if len(fitting) == len(known):
-        return Settled(release=fitting[0].newest, note=f"{note}, all of which give the figures")
+        return Settled(release=fitting[0].newest, note=f"{note}, all of which give {given}")
     names = _joined(fitting, sets)
-    return Settled(release=fitting[0].newest, note=f"{note}; these give the figures: {names}")
+    return Settled(release=fitting[0].newest, note=f"{note}; these give {given}: {names}")
+
+
+def _given(found: Compared | None) -> str | None:
+    """Which figures come out as printed where those that follow from others do; None for none."""
+    rows = found[0] if found else []
+    if all(row.ok for row in rows):
+        return "the figures"
+    return "the figures that follow from others" if any(row.exact for row in rows) else None
 
 
 def _score(log: Log, found: Compared) -> tuple[int, bool, bool]:

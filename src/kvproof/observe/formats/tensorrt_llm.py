@@ -15,6 +15,9 @@ _QUOTED = "quoted"
 ROWS = (
     Row("version", r"TensorRT[- _]LLM version:? {version:ver}", "0.5+",
         "tensorrt_llm/_common.py"),
+    # The builder's version, which the runtime that loads the engine shares; its own line counts.
+    Row("found in the config file", r"engine version {version:ver} found in the config file",
+        "any", _QUOTED),
     Row("loaded engine size", r"loaded engine size: {engine:size}", "0.5+",
         "cpp/tensorrt_llm/runtime/tllmRuntime.cpp"),
     Row("execution context memory", r"allocated {activation:size} for execution context memory",
@@ -43,6 +46,8 @@ ROWS = (
         r"KV cache \({kv_cache_tokens:int}\)", "0.10+", _CACHE),
     Row("tokens in paged kv cache", r"using {kv_cache_tokens:int} (?:total )?tokens in paged KV "
         r"cache", "0.5-0.9", "cpp/tensorrt_llm/runtime/gptSession.cpp"),
+    Row("k/v cache", r"allocate {available_kv_memory:size} for k/v cache", "0.5-0.9",
+        "cpp/tensorrt_llm/runtime/gptSession.cpp"),
     Row("token", r"KV(?: cache)?[:=]? {available_kv_memory:size} for (?:an? )?"
         r"{kv_cache_tokens:int}[- ]tokens?\b", "any", _QUOTED),
     Row("available kv cache memory when", r"available KV cache memory when calculating max "
