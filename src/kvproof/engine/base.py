@@ -31,6 +31,8 @@ PIPELINE_PARALLEL = ("pipeline_parallel_size", "pp_size", "pp")
 """Spellings of the sizes whose product is one copy's GPUs."""
 CONTEXT_PARALLEL = ("decode_context_parallel_size", "dcp_size")
 """Spellings of the ranks among those that deal out a sequence's positions while decoding."""
+PREFILL_PARALLEL = ("prefill_context_parallel_size",)
+"""Spellings of the sets of ranks that share a prefill: each holds the attention and the cache."""
 
 
 class EngineRef(msgspec.Struct, frozen=True):
@@ -352,7 +354,7 @@ def ranks_of(deployment: Deployment) -> int:
     if own is not None:
         return int(own(deployment))
     ranks, stages = parallel_sizes(deployment.flags)
-    return ranks * stages
+    return ranks * stages * prefill_copies(deployment.flags)
 
 
 def parallel_sizes(flags: Mapping[str, Any]) -> tuple[int, int]:
@@ -363,6 +365,14 @@ def parallel_sizes(flags: Mapping[str, Any]) -> tuple[int, int]:
 def context_ranks(flags: Mapping[str, Any]) -> int:
     """Ranks that deal a sequence's positions out among them, under any engine's name for it."""
     return _size(flags, CONTEXT_PARALLEL)
+
+
+def prefill_copies(flags: Mapping[str, Any]) -> int:
+    """Sets of ranks that share a prefill, each with the whole attention and the same cache.
+
+    Source: vLLM 0.32, config/parallel.py (prefill_context_parallel_size; world_size).
+    """
+    return _size(flags, PREFILL_PARALLEL)
 
 
 def _size(flags: Mapping[str, Any], names: tuple[str, ...]) -> int:

@@ -14,6 +14,7 @@ from kvproof.engine.base import (
     context_ranks,
     engine_module,
     parallel_sizes,
+    prefill_copies,
     ranks_of,
     served_model,
 )
@@ -91,11 +92,12 @@ def make_plan(
     contexts: tuple[int, ...] = (),
     overheads: Overheads | None = None,
 ) -> Plan:
-    """The plan at `contexts` (default 4k, 8k, 32k, 128k), corrected by learned `overheads`.
+    """The plan at `contexts`, corrected by learned `overheads`.
 
+    By default at 4k, 8k, 32k and 128k, as far as the engine and the model go (contexts_up_to).
     Raises UsageError for a GPU count that the ranks do not divide.
     """
-    contexts, model = contexts or DEFAULT_CONTEXTS, served_model(model, deployment)
+    model = served_model(model, deployment)
     ranks = ranks_of(deployment)
     deployment = deciding(model, deployment)
     budget = smallest_budget(model, deployment)
@@ -114,6 +116,10 @@ def make_plan(
         replicas=_replicas(deployment, ranks),
         weights=_weights(model, deployment),
     )
+    limit = _limit(model, deployment, capacity)
+    short = None if contexts else _cut(model, deployment, limit)
+    contexts = contexts or contexts_up_to(limit)
+    warnings = [*_warnings(asked, contexts, capacity.max_model_len), *([short] if short else [])]
     rows = tuple(_row(asked, capacity, n) for n in contexts)
     return Plan(
         model=model.name,
@@ -129,8 +135,32 @@ def make_plan(
         rows=rows,
         crossover_tokens=_crossover(asked, contexts[0]),
         fits=budget.kv_bytes > 0 and not refusals and any(row.sequences for row in rows),
-        warnings=(*_warnings(asked, contexts, capacity.max_model_len), *refusals),
+        warnings=(*warnings, *refusals),
     )
+
+
+def contexts_up_to(limit: int | None) -> tuple[int, ...]:
+    """The default contexts that a limit allows; the limit itself where it allows none."""
+    if limit is None:
+        return DEFAULT_CONTEXTS
+    return tuple(n for n in DEFAULT_CONTEXTS if n <= limit) or (limit,)
+
+
+def _limit(model: Model, deployment: Deployment, capacity: Capacity) -> int | None:
+    """The length that the engine takes, of the formula the one that the model is good for."""
+    if deployment.engine.name == "formula":
+        return _reach(model, deployment)
+    return capacity.max_model_len
+
+
+def _cut(model: Model, deployment: Deployment, limit: int | None) -> str | None:
+    """That default contexts are left out which the model, but not the engine, would take."""
+    trained = _reach(model, deployment)
+    left = [n for n in DEFAULT_CONTEXTS if limit is not None and limit < n <= (trained or 0)]
+    if not left or limit is None:
+        return None
+    name = limit_name(deployment.engine.name, "max_model_len")
+    return f"longer contexts are left out: {name} is {limit:,}, the model reaches {trained:,}"
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +249,7 @@ def _sizes(deployment: Deployment, ranks: int) -> dict[str, Any]:
     """How the ranks of one copy of the attention share the work."""
     stages = parallel_sizes(deployment.flags)[1]
     return {
-        "ranks": ranks // attention_copies(deployment),
+        "ranks": ranks // attention_copies(deployment) // prefill_copies(deployment.flags),
         "stages": stages if ranks % stages == 0 else 1,
         "context_ranks": context_ranks(deployment.flags),
         "sharing": _sharing(deployment),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvproof.engine.base import prefill_copies
 from kvproof.engine.vllm.settings import Settings
 
 
@@ -11,7 +12,5 @@ def deals_experts(settings: Settings) -> bool:
 
 
 def expert_ranks(settings: Settings) -> int:
-    """Ranks that share the experts out."""
-    if deals_experts(settings) or settings.replicas > 1:
-        return settings.ranks * settings.replicas
-    return settings.ranks
+    """Ranks that share the experts out, or split each of them (flatten_tp_across_dp_and_pcp)."""
+    return settings.ranks * settings.replicas * prefill_copies(settings.flags)

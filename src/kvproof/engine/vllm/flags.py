@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from kvproof.engine.base import Deployment
+from kvproof.engine.base import Deployment, prefill_copies
 from kvproof.engine.cache_types import CacheType, Option, check_type, has_type
 from kvproof.engine.release import is_development, padded, release_number
 from kvproof.errors import UsageError, unknown_name
@@ -29,7 +29,8 @@ _SUFFIX = {
 _HUMAN = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kmgtKMGT]?)$")
 _SIZES = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
-    "decode_context_parallel_size", "block_size", "max_num_seqs", "max_num_batched_tokens",
+    "decode_context_parallel_size", "prefill_context_parallel_size", "block_size", "max_num_seqs",
+    "max_num_batched_tokens",
 )  # fmt: skip
 _KV_DTYPES = Option(
     engine="vLLM",
@@ -265,7 +266,7 @@ def _check(flags: Mapping[str, Any], version: str | None) -> None:
     check_type(_KV_DTYPES, flags.get("kv_cache_dtype", "auto"), version)
     context = flags.get("decode_context_parallel_size", 1)
     ranks = flags.get("tensor_parallel_size", 1)
-    if ranks % context:
+    if prefill_copies(flags) == 1 and ranks % context:
         raise UsageError(
             f"decode_context_parallel_size {context} does not divide tensor_parallel_size {ranks}",
             hint="choose one that does",

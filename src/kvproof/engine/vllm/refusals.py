@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from kvproof.engine.base import Deployment
+from kvproof.engine.base import Deployment, prefill_copies
 from kvproof.engine.vllm.draft import Draft
+from kvproof.engine.vllm.prefill import check_prefill
 from kvproof.engine.vllm.versions import Rules, parse_version
 from kvproof.errors import UsageError
 from kvproof.kinds import (
@@ -238,6 +239,7 @@ def check_parallel(model: Model, deployment: Deployment, flags: Mapping[str, Any
             f"vLLM has no pipeline parallelism for {model.name}", hint="use tensor_parallel_size"
         )
     _check_context(model, ranks, flags.get("decode_context_parallel_size", 1))
+    check_prefill(model, flags)
     _check_states(model, ranks)
     _check_vision(model, ranks, flags)
     if flags.get("enable_expert_parallel") and not model.experts:
@@ -246,22 +248,19 @@ def check_parallel(model: Model, deployment: Deployment, flags: Mapping[str, Any
             hint="leave it out",
         )
     copies = flags.get("data_parallel_size", 1)
-    world = ranks * stages * copies
+    world = ranks * stages * copies * prefill_copies(flags)
     gpus = deployment.gpu_count
     if gpus is not None and gpus % world:
         raise UsageError(
-            f"{gpus} GPUs are no multiple of the {world} of {_sizes(ranks, stages, copies)}",
+            f"{gpus} GPUs are no multiple of the {world} of {_sizes(flags)}",
             hint="change the count or the parallel sizes",
         )
 
 
-def _sizes(ranks: int, stages: int, copies: int) -> str:
+def _sizes(flags: Mapping[str, Any]) -> str:
     """The parallel sizes above 1 that a count of GPUs comes from."""
-    sizes = {
-        "data_parallel_size": copies,
-        "pipeline_parallel_size": stages,
-        "tensor_parallel_size": ranks,
-    }
+    kinds = ("data", "pipeline", "prefill_context", "tensor")
+    sizes = {name: flags.get(name, 1) for name in (f"{kind}_parallel_size" for kind in kinds)}
     return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
 
 
