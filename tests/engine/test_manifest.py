@@ -310,6 +310,25 @@ def test_each_engine_knows_its_images(image: str, command: str, engine: str) -> 
     assert str(found[0].command.deployment.engine) == engine
 
 
+def test_an_ollama_service_can_be_chosen_beside_others() -> None:
+    """It names no model; a server that does is read where nobody chooses."""
+    text = (
+        "services:\n"
+        "  llm: {image: 'vllm/vllm-openai:v0.11.0', command: --model a/b}\n"
+        "  ollama: {image: 'ollama/ollama:0.11.4', environment: {OLLAMA_NUM_PARALLEL: '2'}}\n"
+        "  web: {image: nginx}\n"
+    )
+    chosen = read_manifest(text, server="ollama")
+    assert str(chosen.deployment.engine) == "ollama@0.11.4"
+    assert chosen.deployment.flags == {"num_parallel": 2}
+    assert not chosen.notes
+    read = read_manifest(text)
+    assert read.model == "a/b"
+    assert read.notes == ("llm is read; servers without a model too: ollama",)
+    with pytest.raises(InputError, match="it has llm, ollama"):
+        read_manifest(text, server="web")
+
+
 SELECTOR = "nodeSelector: {nvidia.com/gpu.product: %s}"
 AFFINITY = (
     "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "

@@ -73,8 +73,10 @@ def read_manifest(
     manifest, holds no server, or several and none is chosen.
     """
     found = servers(text, gpu, **flags)
-    chosen = [row for row in found if server is None or row.name == server]
-    chosen = chosen or [row for row in found if server and server in (row.name, row.command.model)]
+    chosen = [row for row in found if row.name == server]
+    chosen = chosen or [row for row in found if server and server == row.command.model]
+    if server is None:
+        chosen = [row for row in found if row.command.model is not None] or list(found)
     names = ", ".join(row.name for row in found)
     if not chosen:
         raise InputError(f"the manifest has no server {str(server)[:60]!r}", hint=f"it has {names}")
@@ -82,11 +84,15 @@ def read_manifest(
         raise InputError(
             f"the manifest starts {len(chosen)} servers: {names}", hint="choose one by --server"
         )
-    return _with_copies(chosen[0])
+    passed = [row.name for row in found if row not in chosen] if server is None else []
+    return _with_copies(chosen[0], passed)
 
 
 def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ...]:
-    """Every server of a manifest, names made unique. Raises InputError when there is none."""
+    """Every server of a manifest, names made unique; some (Ollama's) name no model.
+
+    Raises InputError when there is none.
+    """
     try:
         documents = load_yaml(text)
     except RecursionError:
@@ -111,8 +117,7 @@ def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ..
         raise InputError(
             "no container of the manifest starts a known engine", hint="paste its command after --"
         )
-    named = [row for row in found if row.command.model is not None]
-    return tuple(named or found)
+    return tuple(found)
 
 
 def _read(words: Words, gpu: str | None, place: _Place, flags: dict[str, Any]) -> Command | None:
@@ -145,10 +150,15 @@ def _server(
     )
 
 
-def _with_copies(server: Server) -> Command:
-    """The command with the GPUs of all replicas, and a word where the limits do not suit."""
+def _with_copies(server: Server, passed: list[str]) -> Command:
+    """The command with the GPUs of all replicas, and a word where the limits do not suit.
+
+    `passed` are the servers that were not chosen though nobody chose among them.
+    """
     deployment = server.command.deployment
     notes = list(server.command.notes)
+    if passed:
+        notes.append(f"{server.name} is read; servers without a model too: {', '.join(passed)}")
     limit = None if server.gpus is None else server.gpus * server.nodes
     if deployment.engine.name in BY_DEVICE:
         return _counted(server.command, limit or 1, notes)
