@@ -206,3 +206,12 @@ def test_bad_settings_are_one_line() -> None:
     for flags in ({"num_ctx": "many"}, {"num_parallel": -1}, {"num_batch": True}):
         with pytest.raises(UsageError, match="whole number"):
             Deployment("ollama", **flags)
+
+
+def test_layers_that_stay_on_the_host_are_no_option_of_llama_server() -> None:
+    """Ollama has no --fit; it offloads what it finds room for where num_gpu is not given."""
+    model = kvproof.load_model("Qwen/Qwen3-8B", offline=True)
+    for engine, by in (("ollama@0.9.0", "num_gpu is not set"), ("llamacpp", "--fit")):
+        plan = kvproof.plan(model, Deployment(engine, "RTX3060-12GB"), [4096])
+        (note,) = [line for line in plan.warnings if "what fits is started" in line]
+        assert f"({by})" in note

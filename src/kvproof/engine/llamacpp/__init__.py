@@ -77,13 +77,15 @@ def offload_for(model: Model, deployment: Deployment) -> Offload | None:
     return offload_of(model, deployment)
 
 
-def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """What --fit lowered, what could not be read beside the model, and an assumed speed."""
+def warnings_for(model: Model, deployment: Deployment, fitted: str = "--fit") -> tuple[str, ...]:
+    """What was lowered to fit, and by what (`fitted`), what could not be read beside the model, and
+    an assumed speed.
+    """
     from kvproof.engine.llamacpp.companions import companions_of
     from kvproof.engine.llamacpp.memory import lowered_note
 
     flags, offload = flags_of(deployment), offload_for(model, deployment)
-    unread = (*lowered_note(model, deployment), *companions_of(flags).unread)
+    unread = (*lowered_note(model, deployment, fitted), *companions_of(flags).unread)
     if offload is None or flags.host_bandwidth:
         return unread
     if not (offload.weight_bytes or offload.expert_bytes or offload.cache_share):

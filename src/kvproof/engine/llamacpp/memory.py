@@ -132,8 +132,8 @@ def _settled(
     )  # fmt: skip
 
 
-def lowered_note(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """What --fit starts in place of what was asked; nothing where that fits."""
+def lowered_note(model: Model, deployment: Deployment, fitted: str) -> tuple[str, ...]:
+    """What is started in place of what was asked, by what (`fitted`); nothing where that fits."""
     settled = settle(model, deployment)
     if not settled.lowered:
         return ()
@@ -143,7 +143,7 @@ def lowered_note(model: Model, deployment: Deployment) -> tuple[str, ...]:
     here = sum(device != HOST for device in settled.place.layers)
     if here < model.layers:
         parts.append(f"{here} of {model.layers} layers on the GPU")
-    return (f"what fits is started (--fit): {' and '.join(parts)}",) if parts else ()
+    return (f"what fits is started ({fitted}): {' and '.join(parts)}",) if parts else ()
 
 
 def offload_of(model: Model, deployment: Deployment) -> Offload | None:

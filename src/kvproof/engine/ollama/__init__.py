@@ -56,7 +56,8 @@ def offload_for(model: Model, deployment: Deployment) -> Offload | None:
 
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
     """What a plan says of a step's time that rests on an assumption."""
-    return llamacpp.warnings_for(_model(model, deployment), as_llamacpp(deployment, model))
+    asked = as_llamacpp(deployment, model)
+    return llamacpp.warnings_for(_model(model, deployment), asked, "num_gpu is not set")
 
 
 def _model(model: Model, deployment: Deployment) -> Model:
