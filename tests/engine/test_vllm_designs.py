@@ -235,3 +235,26 @@ def test_experts_of_whole_blocks_only_before_their_scales_were_refined() -> None
                 vllm.capacity(model, deployment, 10 * GIB)
         else:
             assert vllm.capacity(model, deployment, 10 * GIB).fits
+
+
+def test_a_block_of_several_kernel_blocks_keeps_them_whole() -> None:
+    """vLLM 0.32's planner on nvidia/DeepSeek-V4-Pro-NVFP4, B200, 4 ranks, blocks of 512."""
+    found = capacity_of(
+        "nvidia/DeepSeek-V4-Pro-NVFP4", "0.32", "B200", 40_012_000_000, tensor_parallel_size=4,
+        max_model_len=16384, block_size=512, max_num_batched_tokens=32768, async_scheduling=False,
+    )  # fmt: skip
+    assert found.bytes_per_block == 2_920_320
+    assert (found.num_blocks, found.tokens) == (13_701, 33_544)
+
+
+def test_v4_refuses_nvfp4() -> None:
+    with pytest.raises(kvproof.KvproofError, match="nvfp4"):
+        capacity_of("deepseek-ai/DeepSeek-V4-Flash", "0.32", "B200", GIB, kv_cache_dtype="nvfp4")
+
+
+def test_axes_make_up_half_of_what_turns() -> None:
+    config = dict(kvproof.load_model("Qwen/Qwen3-VL-32B-Instruct", offline=True).config)
+    config["text_config"] = {**config["text_config"], "head_dim": 96}
+    model = kvproof.load_model(config)
+    with pytest.raises(kvproof.KvproofError, match="mrope_section"):
+        kvproof.capacity(model, kvproof.Deployment("vllm@0.32", "H100-80GB"), kv_bytes=GIB)

@@ -6,6 +6,10 @@ v1/attention/backends/mla/sparse_swa.py; start-up logs confirm them in part (doc
 
 from __future__ import annotations
 
+import math
+
+import msgspec
+
 from kvproof.engine.vllm.settings import Settings
 from kvproof.engine.vllm.specs import Spec
 from kvproof.errors import UsageError
@@ -13,6 +17,7 @@ from kvproof.kinds import CompressedSlot, SlidingSlot, Slot
 from kvproof.model.types import Model
 
 BLOCK = 256
+"""Tokens of a block, and of a kernel's: larger blocks are several of the kernel's."""
 _LARGEST_RATIO = 128
 _WINDOW_BLOCK = 64
 _ROW = 584
@@ -35,6 +40,11 @@ def compressed_block(settings: Settings) -> int:
         raise UsageError(
             f"DeepSeek-V4 needs blocks of a multiple of {_LARGEST_RATIO} tokens, not {block}",
             hint="leave block_size out",
+        )
+    if settings.kv_dtype.startswith("nvfp4"):
+        raise UsageError(
+            f"vLLM keeps no latents of DeepSeek-V4 in {settings.kv_dtype}",
+            hint="set kv_cache_dtype=fp8",
         )
     if not _packed(settings) and settings.platform == "cuda" and settings.capability[0] < 10:
         raise UsageError(
@@ -86,13 +96,19 @@ def _window(window: int, dim: int, settings: Settings) -> Spec:
 
 
 def _entries(ratio: int, row: int, settings: Settings) -> Spec:
-    return Spec(
+    block = settings.block_size or BLOCK
+    spec = Spec(
         kind="latent",
-        block_size=settings.block_size or BLOCK,
+        block_size=block,
         row_bytes=row,
         tokens_per_row=ratio,
         alignment=_alignment(settings),
     )
+    kernel = math.gcd(BLOCK, block)
+    if kernel == block:
+        return spec
+    part = msgspec.structs.replace(spec, block_size=kernel)
+    return msgspec.structs.replace(spec, stride=part.page_bytes)
 
 
 def _compressor(ratio: int, dim: int, settings: Settings) -> Spec:

@@ -24,6 +24,7 @@ from kvproof.engine.vllm.groups import (
 from kvproof.engine.vllm.layers import Blocks, make_layers, stage_layers
 from kvproof.engine.vllm.packed import mixed_width
 from kvproof.engine.vllm.report import NOT_ONE_TYPE, misfit, no_memory, plan_terms
+from kvproof.engine.vllm.rotary import check_axes
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.engine.vllm.specs import Reserve, Spec, blocks_held
 from kvproof.engine.vllm.types import Layer, LayerGroup
@@ -74,6 +75,7 @@ def make_plan(model: Model, deployment: Deployment) -> Plan:
     """Layers, block size and groups of `model` under `deployment`."""
     model = as_run(model, rules_for(deployment.engine.version))
     settings = settle(model, deployment)
+    check_axes(model)
     blocks = settle_blocks(model, settings)
     layers = _kept(make_layers(model, settings, blocks), settings)
     layout = Layout(

@@ -13,6 +13,7 @@ from typing import Any
 
 from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.settings import Settings, is_sparse
+from kvproof.errors import UsageError
 from kvproof.kinds import ChunkedSlot, FullSlot, LatentSlot, SlidingSlot
 from kvproof.model.types import Model
 
@@ -26,6 +27,8 @@ _VIDEO = (
     "qwen2_vl", "qwen3_5", "qwen3_omni", "qwen3_vl", "qwen4_exp",
 )  # fmt: skip
 """Model types with positions in three axes, whose config may leave the axes out."""
+_PARTS = {"glm4v_moe": 0.5, "qwen3_5": 0.25}
+"""How much of a head turns where the config leaves it out (transformers' config classes)."""
 _EXACT_SINCE, _ROUNDED = (0, 32, 0), "deepseek_v2"
 _LOCAL_BASES = ("rope_local_base_freq", "swa_rope_theta")
 _TWO = ("gemma3",)
@@ -49,6 +52,20 @@ def rotary_bytes(model: Model, settings: Settings) -> list[int]:
         for width, scaling in _kinds(model)
     }  # fmt: skip
     return sorted(width * rows * size for width, rows, size, _ in found)
+
+
+def check_axes(model: Model) -> None:
+    """Raise UsageError where the parts of three axes do not make up what turns of a head."""
+    for width, scaling in _kinds(model):
+        parts = scaling.get("mrope_section")
+        if not isinstance(parts, list) or not all(isinstance(part, int) for part in parts):
+            continue
+        if parts and sum(parts) != width // 2:
+            raise UsageError(
+                f"{model.name}: mrope_section {parts} does not add up to half of the {width} "
+                "numbers that turn of a head: vLLM does not start",
+                hint="mend the config",
+            )
 
 
 def _kinds(model: Model) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -80,7 +97,8 @@ def _scaling(model: Model, *, local: bool) -> Mapping[str, Any]:
 def _width(width: int, scaling: Mapping[str, Any], model: Model) -> int:
     """How much of a head is turned."""
     config = model.text_config
-    part = scaling.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    usual = next((p for t, p in _PARTS.items() if model.model_type.startswith(t)), 1.0)
+    part = scaling.get("partial_rotary_factor") or config.get("partial_rotary_factor") or usual
     if scaling.get("rope_type") == "proportional" or not 0 < part <= 1:
         return width
     return int(width * part)
