@@ -56,7 +56,8 @@ def rotary_bytes(model: Model, settings: Settings) -> list[int]:
 
 def check_axes(model: Model) -> None:
     """Raise UsageError where the parts of three axes do not make up what turns of a head."""
-    for width, scaling in _kinds(model):
+    for head, scaling in _kinds(model):
+        width = _width(head, scaling, model)
         parts = scaling.get("mrope_section")
         if not isinstance(parts, list) or not all(isinstance(part, int) for part in parts):
             continue
