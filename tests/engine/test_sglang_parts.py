@@ -37,6 +37,41 @@ def test_who_holds_the_layers_left_over(extra: Any, counts: list[int]) -> None:
     assert [layer for part in parts for layer in part] == list(range(10))
 
 
+def test_a_prefill_shared_out_keeps_attention_whole() -> None:
+    """SGLang 0.5.23, compute_dp_attention_world_info: tp / dp / attn_cp ranks split attention."""
+    model = kvproof.load_model("deepseek-ai/DeepSeek-V3.2", offline=True)
+
+    def weights(**flags: Any) -> float:
+        found = terms(model, "sglang@0.5.23", "8xH200", tp_size=8, **flags)["weights"].value
+        return float(found)
+
+    whole = weights(attn_cp_size=8)
+    assert whole == weights(dp_size=8, enable_dp_attention=True)
+    assert whole == weights(enable_nsa_prefill_context_parallel=True)
+    assert weights() < weights(attn_cp_size=4) < whole
+    both = kvproof.Deployment(
+        "sglang@0.5.23", "8xH200", tp_size=8, dp_size=2, enable_dp_attention=True, attn_cp_size=2
+    )
+    plan = kvproof.plan(model, both, contexts=[4096])
+    assert plan.attention_copies == 2
+    qwen_heads = kvproof.load_model("Qwen/Qwen3-8B", offline=True)  # 8 KV heads
+    cells = [
+        kvproof.capacity(
+            qwen_heads, kvproof.Deployment("sglang", tp_size=8, attn_cp_size=size), 2**30
+        ).tokens
+        for size in (1, 4)
+    ]
+    assert cells[0] == pytest.approx(4 * cells[1], rel=0.001)
+
+
+def test_context_ranks_that_do_not_divide() -> None:
+    with pytest.raises(UsageError, match="attn_cp_size=3 does not divide tp_size=8"):
+        kvproof.budget(
+            kvproof.load_model("deepseek-ai/DeepSeek-V3.2", offline=True),
+            kvproof.Deployment("sglang", "H200", tp_size=8, attn_cp_size=3),
+        )
+
+
 def test_stages_of_the_gpu_that_is_answered_for() -> None:
     mixed = kvproof.Deployment("sglang", "2xH100-80GB+2xRTX-4090-24GB", tp_size=2, pp_size=2)
     small = next(kind for _, kind in mixed.kinds if kind.name.startswith("RTX"))

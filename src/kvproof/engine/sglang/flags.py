@@ -29,13 +29,15 @@ _ALIASES = {
     "mamba_scheduler_strategy": "mamba_radix_cache_strategy", "dcp": "dcp_size",
     "decode_context_parallel_size": "dcp_size", "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
     "speculative_draft_model": "speculative_draft_model_path",
+    "attention_context_parallel_size": "attn_cp_size",
 }  # fmt: skip
 # What kvproof adds: memory that the log or the user states (`free_memory`: what is free when the
 # weights begin to load), and a byte size for the pool.
 _OWN = ("gpu_memory", "used", "free_memory", "max_total_kv_bytes", "dcp_size")
 _WHOLE = (
-    "tp_size", "dp_size", "pp_size", "ep_size", "dcp_size", "context_length", "page_size",
-    "max_total_tokens", "max_running_requests", "chunked_prefill_size", "max_prefill_tokens",
+    "tp_size", "dp_size", "pp_size", "ep_size", "dcp_size", "attn_cp_size", "context_length",
+    "page_size", "max_total_tokens", "max_running_requests", "chunked_prefill_size",
+    "max_prefill_tokens",
     "cuda_graph_max_bs", "max_mamba_cache_size", "speculative_num_draft_tokens",
     "speculative_eagle_topk", "piecewise_cuda_graph_max_tokens",
 )  # fmt: skip
@@ -114,7 +116,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def replicas(self) -> int:
         """Attention data-parallel replicas in one tensor-parallel group."""
-        return self.tp // self.attention_tp
+        return self.dp if self.given.get("enable_dp_attention") else 1
 
 
 @cache
@@ -134,6 +136,7 @@ _READ = frozenset(
      "enable_unified_memory", "language_only", "load_format",
      "disable_prefill_cuda_graph", "disable_decode_cuda_graph", "json_model_override_args",
      "speculative_draft_model_path", "speculative_draft_kv_cache_dtype",
+     "enable_nsa_prefill_context_parallel",
      "speculative_num_steps")  # SGLang refuses the tokens and choices of a draft without its steps
 )  # fmt: skip
 
@@ -175,9 +178,7 @@ def read_flags(deployment: Deployment) -> Flags:
     if given.get("kv_cache_dtype", "auto") not in OWN_KV_DTYPES:
         check_type(_KV_DTYPES, str(given.get("kv_cache_dtype", "auto")), deployment.engine.version)
     tp, dp = given.get("tp_size", 1), given.get("dp_size", 1)
-    attention = tp // dp if given.get("enable_dp_attention") else tp
-    if attention < 1 or (given.get("enable_dp_attention") and tp % dp):
-        raise UsageError(f"dp_size={dp} does not divide tp_size={tp}", hint="correct one of them")
+    attention = _attention_tp(given, tp, dp)
     chunk, batch = _by_memory(deployment, rules, tp)
     return Flags(
         given=given,
@@ -191,6 +192,24 @@ def read_flags(deployment: Deployment) -> Flags:
         graph_batch=_graph_batch(given, rules, batch),
         mem_fraction_static=given.get("mem_fraction_static"),
     )
+
+
+def _attention_tp(given: dict[str, Any], tp: int, dp: int) -> int:
+    """Ranks that an attention layer is split over, less than all where copies of it work.
+
+    Source: SGLang 0.5.23, layers/dp_attention.py (compute_dp_attention_world_info); context
+    parallelism of sparse attention's prefill takes all ranks of a copy (server_args.py, and
+    models/deepseek_v2.py before attn_cp_size).
+    """
+    copies = dp if given.get("enable_dp_attention") else 1
+    if tp % copies:
+        raise UsageError(f"dp_size={dp} does not divide tp_size={tp}", hint="correct one of them")
+    whole = tp // copies if given.get("enable_nsa_prefill_context_parallel") else 1
+    context = given.get("attn_cp_size", whole)
+    if tp // copies % context:
+        of = f"tp_size={tp} / dp_size={dp}" if copies > 1 else f"tp_size={tp}"
+        raise UsageError(f"attn_cp_size={context} does not divide {of}", hint="correct one of them")
+    return int(tp // copies // context)
 
 
 def _graph_batch(given: dict[str, Any], rules: Rules, default: int) -> int:
