@@ -89,3 +89,37 @@ def test_a_model_that_does_not_fit() -> None:
     plan = kvproof.plan(kvproof.load_model("meta-llama/Meta-Llama-3-70B"), deployment)
     assert not plan.fits
     assert all(row.sequences == 0 for row in plan.rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "contexts"),
+    [
+        ("openai/whisper-large-v3", "vllm", [448]),
+        ("facebook/opt-6.7b", "formula", [2048]),
+        ("facebook/opt-6.7b", "vllm", [2048]),
+        ("Qwen/Qwen3-8B", "vllm", [4096, 8192, 32768]),
+        ("Qwen/Qwen3-8B", "sglang", [4096, 8192, 32768]),
+        ("tiiuae/falcon-mamba-7b", "vllm", [2048]),
+    ],
+)
+def test_default_contexts_end_where_the_engine_does(
+    name: str, engine: str, contexts: list[int]
+) -> None:
+    found = kvproof.plan(kvproof.load_model(name), kvproof.Deployment(engine, "H100"))
+    assert [row.context for row in found.rows] == contexts
+    assert all(row.sequences for row in found.rows)
+    assert found.fits
+    assert not [said for said in found.warnings if "past that" in said or "refuses" in said]
+
+
+def test_contexts_that_are_left_out_for_a_flag_are_named() -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    deployment = kvproof.Deployment("vllm", "H100", max_model_len=8192)
+    said = kvproof.plan(model, deployment).warnings
+    assert any("max_model_len is 8,192, the model reaches 40,960" in line for line in said)
+    asked = kvproof.plan(model, deployment, contexts=[32768])
+    assert asked.rows[0].limit == "max_model_len"
+
+
+def test_a_length_that_is_an_importers_own_is_not_the_models() -> None:
+    assert kvproof.load_model("tiiuae/falcon-mamba-7b").context is None

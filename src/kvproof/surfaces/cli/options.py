@@ -235,6 +235,12 @@ def origins(ctx: click.Context) -> dict[str, str]:
     }
 
 
+def asked_contexts(ctx: click.Context) -> tuple[int, ...]:
+    """The contexts of --contexts where somebody gave them; none where they are the default."""
+    default = ctx.get_parameter_source("contexts") is click.core.ParameterSource.DEFAULT
+    return () if default else tuple(ctx.params["contexts"])
+
+
 def inputs_of(ctx: click.Context, model: Any = None) -> dict[str, tuple[Any, str]]:
     """The resolved inputs of a command with their origins, for the JSON document."""
     skipped = {"as_json", "explain", "chart", "offline"}

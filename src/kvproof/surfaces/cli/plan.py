@@ -18,6 +18,7 @@ from kvproof.surfaces.cli.media import (
 from kvproof.surfaces.cli.options import (
     TOKEN_LIST,
     EngineCommand,
+    asked_contexts,
     deployment_of,
     deployment_options,
     inputs_of,
@@ -36,7 +37,8 @@ from kvproof.surfaces.cli.printed import printed
     type=TOKEN_LIST,
     default="4k,8k,32k,128k",
     show_default=True,
-    help="Context lengths: a list or a doubling range (4k..128k).",
+    help="Context lengths: a list or a doubling range (4k..128k). The default ends where the model "
+    "does.",
 )
 @click.option("--fresh", is_flag=True, help="Leave aside what check --learn kept.")
 @media_options
@@ -57,7 +59,7 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
         raise UsageError("no GPU is named", hint="add --gpu H100-80GB (kvproof gpus lists them)")
     model = chosen_model(ctx, named, "kvproof MODEL --gpu GPU")
     media = media_terms(model, values)
-    contexts = contexts_with(ctx, media, values["contexts"]) if media else values["contexts"]
+    contexts = contexts_with(ctx, media, values["contexts"]) if media else asked_contexts(ctx)
     model = with_media(model, media)
     learned = None if values["fresh"] else _learned(model, deployment)
     answer = make(model, deployment, contexts, overheads=learned)
