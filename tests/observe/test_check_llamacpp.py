@@ -5,6 +5,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import kvproof
 from kvproof.observe.formats import llamacpp
 
@@ -122,6 +124,43 @@ def test_a_start_that_failed_prints_only_some_gpus_buffers() -> None:
 def test_a_negative_buffer_is_no_fault() -> None:
     log = TWO_GPUS.replace("CUDA1 KV buffer size =  1564.00", "CUDA1 KV buffer size = -1564.00")
     assert kvproof.check(log, "Qwen/Qwen2.5-32B").compared
+
+
+CARD = "  Device {}: NVIDIA GeForce RTX {}, compute capability 8.6, VMM: yes\n"
+USED = "llama_model_load: using device CUDA{} (NVIDIA GeForce RTX {}) - 23000 MiB free\n"
+HERE = (
+    'time=2025-11-10T17:37:37 level=INFO source=types.go:42 msg="inference compute" id=GPU-{} '
+    'filter_id="" library=CUDA compute=8.6 name=CUDA{} description="NVIDIA GeForce RTX {}" '
+    'libdirs=ollama,cuda_v12 driver=12.4 pci_id=01 type=discrete total="24.0 GiB" '
+    'available="23.1 GiB"\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "gpu"),
+    [
+        (CARD.format(0, 3090) + CARD.format(1, 3060), "RTX-3090-24GB+RTX-3060-12GB"),
+        (CARD.format(0, 3090) + CARD.format(1, 3090), "2xRTX-3090-24GB"),
+        # Cards without a buffer take no part; the lines of those in use count before the others.
+        ("".join(CARD.format(i, 3090) for i in range(4)), "2xRTX-3090-24GB"),
+        (CARD.format(2, 3060) + CARD.format(0, 3090) + CARD.format(1, 3090), "2xRTX-3090-24GB"),
+        (CARD.format(0, 3060) + CARD.format(1, 3060) + USED.format(0, 3090) + USED.format(1, 3090),
+         "2xRTX-3090-24GB"),
+        (HERE.format("aa", 0, 3090) + HERE.format("bb", 1, 3060), "RTX-3090-24GB+RTX-3060-12GB"),
+        (CARD.format(0, 3090), "RTX-3090-24GB"),
+        ("  Device 0: AMD Radeon RX 7900 XTX, gfx1100 (0x1100), VMM: no, Wave Size: 32\n"
+         "  Device 1: AMD Radeon RX 7900 XTX, gfx1100 (0x1100), VMM: no, Wave Size: 32\n",
+         "2xRX-7900-XTX-24GB"),
+    ],
+)  # fmt: skip
+def test_every_gpu_that_a_log_names_counts(said: str, gpu: str) -> None:
+    assert kvproof.check(said + TWO_GPUS, "Qwen/Qwen2.5-32B").gpu == gpu
+
+
+def test_one_of_several_cards_is_one_gpu() -> None:
+    alone = TWO_GPUS.replace("CUDA1", "CUDA0")
+    said = CARD.format(0, 3090) + CARD.format(1, 3060)
+    assert kvproof.check(said + alone, "Qwen/Qwen2.5-32B").gpu == "RTX-3090-24GB"
 
 
 def test_micro_batches_that_are_not_printed_follow_from_the_hosts_buffer() -> None:

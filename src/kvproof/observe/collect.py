@@ -130,6 +130,9 @@ class Collector:
             if row.row.source != "quoted":
                 self._now.facts[row.engine, name] = text.strip()
             self._now.facts.setdefault((row.engine, name), text.strip())
+            if name == "gpu" and about.get("device"):
+                named = self._now.gpus.setdefault((row.engine, row.row.literal), {})
+                named[about["device"]] = text.strip()
             return
         if name.startswith("flag."):
             value: Any = number(text) if kind in ("int", "num") else text.strip()
@@ -213,6 +216,7 @@ class Collector:
             version=self._fact(start, engine, "version"),
             model=start.facts.get((engine, "model")) or model or self._fact(start, engine, "model"),
             gpu=self._fact(start, engine, "gpu"),
+            gpus=self._devices(start, engine),
             flags=flags,
             figures=figures,
             problems=start.standing(engine),
@@ -228,6 +232,11 @@ class Collector:
         upto = self._starts[: self._starts.index(start) + 1]
         found = (row.facts.get((engine, name)) for row in reversed(upto))
         return next((value for value in found if value), None)
+
+    def _devices(self, start: Start, engine: str) -> tuple[tuple[str, str], ...]:
+        """The GPUs that the start names, else an earlier one of the same log."""
+        upto = self._starts[: self._starts.index(start) + 1]
+        return next((found for row in reversed(upto) if (found := row.devices(engine))), ())
 
     def _notes(self, start: Start, engine: str) -> tuple[str, ...]:
         """What of the log is not read: other starts, other engines."""

@@ -11,6 +11,7 @@ from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.errors import KvproofError, UsageError
 from kvproof.hardware import Accelerator, accelerator, accelerators
 from kvproof.observe.capped import token_cap
+from kvproof.observe.devices import named_gpus
 from kvproof.observe.figures import Log
 from kvproof.observe.flat import caches
 from kvproof.observe.releases import engine_flags, planned_by, rule_sets
@@ -127,11 +128,13 @@ def _reads(engine: str) -> bool:
 
 
 def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
-    if log.gpu:
-        try:
-            return accelerator(log.gpu.replace("_", " ")).name
-        except UsageError:
-            assumptions.append(f"the GPU {log.gpu!r} is not in the table")
+    names = named_gpus(log) or ([log.gpu] if log.gpu else [])
+    try:
+        if names:
+            return "+".join(accelerator(name.replace("_", " ")).name for name in names)
+    except UsageError:
+        said = " + ".join(dict.fromkeys(names))
+        assumptions.append(f"the GPU {said!r} is not in the table")
     if log.on_cpu:
         assumptions.append(
             "vLLM's CPU backend: the cache lies in host memory, VLLM_CPU_KVCACHE_SPACE GiB a rank "

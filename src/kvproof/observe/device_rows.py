@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 
 import msgspec
 
@@ -18,10 +17,9 @@ from kvproof.engine.llamacpp.split import where_of
 from kvproof.engine.ollama.flags import as_llamacpp
 from kvproof.model.types import Model
 from kvproof.observe.compare import Comparison, compared
+from kvproof.observe.devices import HOSTS, NUMBER, gpus_in_use
 from kvproof.observe.figures import Figure, Log
 
-_HOSTS = re.compile(r"host|cpu", re.IGNORECASE)
-_NUMBER = re.compile(r"(\d{1,3})$")
 # What logs printed over their graphs: 1.00, and to 1.09 on Vulkan.
 _LOW, _HIGH = 0.99, 1.10
 # Weights of four bits and of q6_K (outputs of most files) where the config says sixteen.
@@ -33,10 +31,10 @@ _CAUSE = "compute buffers differ by backend and build"
 def device_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison] | None:
     """Every printed compute buffer; None where no GPU holds anything or the graph is not known."""
     printed: dict[str, Figure] = {f.device: f for f in log.all("compute_buffer") if f.device}
-    gpus = _gpus(log)
-    if not printed or not gpus or len({_NUMBER.sub("", name) for name in gpus}) > 1:
+    gpus = gpus_in_use(log)
+    if not printed or not gpus or len({NUMBER.sub("", name) for name in gpus}) > 1:
         return None
-    hosts = [name for name in printed if _HOSTS.search(name)]
+    hosts = [name for name in printed if HOSTS.search(name)]
     figures = {number: printed[name] for number, name in enumerate(gpus) if name in printed}
     if hosts:
         figures[HOST] = printed[max(hosts, key=lambda name: printed[name].value)]
@@ -62,20 +60,6 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
 
 
-def _gpus(log: Log) -> list[str]:
-    """The GPUs that hold caches or compute, in order: a start that failed printed not every one's
-    compute buffer.
-    """
-    held = {f.device for name in ("kv_buffer", "rs_buffer", "compute_buffer")
-            for f in log.all(name) if f.device}  # fmt: skip
-    return sorted((name for name in held if not _HOSTS.search(name)), key=_order)
-
-
-def _order(name: str) -> int:
-    found = _NUMBER.search(name)
-    return int(found[1]) if found else 0
-
-
 def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
     """Layers by the shares of the caches' buffers; the output by how many layers are offloaded."""
     count = model.layers
@@ -85,7 +69,7 @@ def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
     whole = sum(held.values())
     if whole:
         edges, seen = [0], 0.0
-        for names in ([n for n in held if _HOSTS.search(n)], *([name] for name in gpus)):
+        for names in ([n for n in held if HOSTS.search(n)], *([name] for name in gpus)):
             seen += sum(held.get(name, 0.0) for name in names)
             edges.append(round(seen / whole * count))
         layers = tuple(

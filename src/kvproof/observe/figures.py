@@ -53,7 +53,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     differs (Ollama and LM Studio run llama.cpp). `flags` are in the engine's snake_case. `lines`
     counts the lines read; `problems` are error lines that say the model does not fit. `wording`:
     the releases that print such lines, `modules` the engine's modules that do. `notes` say what
-    of the text was left aside.
+    of the text was left aside. `gpus` are the devices by the names that the log has for them, in
+    its order, where it names them one by one; `gpu` is the last that it names.
     """
 
     engine: str
@@ -69,6 +70,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     wording: Span = Span()
     modules: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    gpus: tuple[tuple[str, str], ...] = ()
 
     @property
     def on_cpu(self) -> bool:

@@ -11,6 +11,8 @@ SIZED = ("kv_cache_tokens", "num_blocks", "compute_buffer")
 """Figures that are printed once the cache has its size."""
 
 
+IN_USE = "using device"
+"""The kind of line that names the GPUs which a model is loaded on."""
 ARGUMENTS = "arguments"
 """The kind of line that a server prints once, whatever else it starts."""
 
@@ -24,6 +26,7 @@ class Start:
         self.found: list[tuple[str, Figure]] = []
         self.facts: dict[tuple[str, str], str] = {}
         self.flags: dict[str, dict[str, Any]] = {}
+        self.gpus: dict[tuple[str, str], dict[str, str]] = {}
         self.problems: dict[str, int] = {}
         self.rows: dict[tuple[str, str, str], Wording] = {}
         self.over = False
@@ -32,6 +35,13 @@ class Start:
     def flags_of(self, engine: str) -> dict[str, Any]:
         """The flags of `engine`, to be read and added to."""
         return self.flags.setdefault(engine, {})
+
+    def devices(self, engine: str) -> tuple[tuple[str, str], ...]:
+        """The GPUs that lines of one kind name one by one: those in use before those there are."""
+        kinds = {kind: found for (own, kind), found in self.gpus.items() if own == engine}
+        if not kinds:
+            return ()
+        return tuple(kinds.get(IN_USE, next(iter(kinds.values()))).items())
 
     def keep(self, engine: str, figure: Figure) -> None:
         """Add a figure; one that sizes the cache ends the start, whatever else it prints."""

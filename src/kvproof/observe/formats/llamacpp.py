@@ -33,15 +33,18 @@ ROWS = (
         "ollama", _SERVER),
     Row("loaded meta data", r"loaded meta data with .{1,80}? from {model:word}", "2023+",
         "src/llama-model-loader.cpp"),
-    Row("device ", r"\bdevice \d+: {gpu:text}, compute capability", "2023+", "ggml-cuda.cu"),
+    Row("device ", r"\bdevice {device:int}: {gpu:text}, (?:compute capability|gfx\d)", "2023+",
+        "ggml-cuda.cu"),
     Row("kvsize:", r"\bKvSize:(?!0\b){flag.n_ctx:int}\b", "ollama", _REQUEST),
     Row("kvsize:", r"\bParallel:{flag.parallel:int} BatchSize:{flag.ubatch_size:int} "
         r"FlashAttention:{flag.flash_attn:word} KvSize:(?!0\b)", "ollama", _REQUEST),
     Row("kvcachetype:", r"\bKvCacheType:{flag.cache_type_k:word} ", "ollama", _REQUEST),
     Row("kvcachetype:", r"\bKvCacheType:{flag.cache_type_v:word} ", "ollama", _REQUEST),
-    Row("name=\"", r"name=\"?{gpu:text}\"? total=\"?{total_gpu_memory:size}", "ollama",
+    Row("name=\"", r"(?:\bid=\"?{device:word}\"? .{0,200}?)?\bname=\"?{gpu:text}\"? "
+        r"total=\"?{total_gpu_memory:size}", "ollama",
         "ollama: discover/types.go"),
-    Row("description=", r"description=\"?{gpu:text}\"? libdirs=.{0,200}? "
+    Row("description=", r"(?:\bid=\"?{device:word}\"? .{0,200}?)?"
+        r"\bdescription=\"?{gpu:text}\"? libdirs=.{0,200}? "
         r"total=\"?{total_gpu_memory:size}", "ollama", "ollama: discover/types.go"),
     Row("n_ctx", r"\bn_ctx(?:_seq)? += {flag.n_ctx:int}", "2023+", _CONTEXT),
     Row("n_seq_max", r"\bn_seq_max += {flag.parallel:int}", "2024+", _CONTEXT),
