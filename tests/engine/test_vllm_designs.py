@@ -258,3 +258,20 @@ def test_axes_make_up_half_of_what_turns() -> None:
     model = kvproof.load_model(config)
     with pytest.raises(kvproof.KvproofError, match="mrope_section"):
         kvproof.capacity(model, kvproof.Deployment("vllm@0.32", "H100-80GB"), kv_bytes=GIB)
+
+
+def test_a_modelopt_section_that_names_no_method_asks_for_no_cache_type() -> None:
+    """vLLM 0.32's planner: 524,288 B a block on 8 ranks, bf16, though kv_cache_scheme says FP8."""
+    name = "Qwen/Qwen3-32B-FP8-Static-PerTensor"
+    config = dict(kvproof.load_model(name, offline=True).config)
+    found = capacity_of(name, "0.32", "H100-80GB", 10 * GIB, tensor_parallel_size=4)
+    assert found.bytes_per_block == 1_048_576
+    named = {**config["quantization_config"], "quant_method": "modelopt"}
+    model = kvproof.load_model({**config, "quantization_config": named})
+    deployment = kvproof.Deployment("vllm@0.32", "H100-80GB", tensor_parallel_size=4)
+    assert kvproof.capacity(model, deployment, kv_bytes=GIB).bytes_per_block == 524_288
+
+
+def test_nvfp4_latents_are_blackwells() -> None:
+    with pytest.raises(kvproof.KvproofError, match="nvfp4_ds_mla"):
+        capacity_of(FLASH, "0.32", "H100-80GB", 20 * GIB, kv_cache_dtype="nvfp4_ds_mla")

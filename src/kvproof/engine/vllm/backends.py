@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import Any
 
 import msgspec
 
@@ -32,6 +33,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     query_heads: int = 32
     kv_heads: int = 8
     kv_dtype: str = "auto"
+    kv_asked: bool = True
+    """The user names the cache's type; else the checkpoint or the release does."""
     sinks: bool = False
     capped: bool = False
     """Scores are capped (attn_logit_softcapping)."""
@@ -196,11 +199,9 @@ def choose(attention: Attention) -> Backend:
     if forced in _ALL and attention.platform != "cuda":
         return _ALL[forced]
     block = attention.block_size
-    for backend in _options(attention):
-        if forced in _ALL and backend.name != forced:
-            continue
-        if block is None or backend.takes(block):
-            return backend
+    found = _taking(attention)
+    if found is not None:
+        return found
     major, minor = attention.capability
     if forced in _ALL:
         raise UsageError(
@@ -209,11 +210,39 @@ def choose(attention: Attention) -> Backend:
             hint="leave attention_backend out",
         )
     blocks = f" in blocks of {block} tokens" if block is not None else ""
+    kept = attention.kv_dtype if attention.kv_dtype != "auto" else "the model's type"
+    whose = "" if attention.kv_asked or kept != attention.kv_dtype else " (its checkpoint's choice)"
     raise UsageError(
         f"no attention backend of vLLM takes this model's attention with its cache in "
-        f"{attention.kv_dtype}{blocks} on compute capability {major}.{minor}",
-        hint="leave kv_cache_dtype and block_size out, or name another GPU",
+        f"{kept}{whose}{blocks} on compute capability {major}.{minor}",
+        hint=_mend(attention),
     )
+
+
+def _taking(attention: Attention) -> Backend | None:
+    """The first of vLLM's list, or the forced one, that takes the attention."""
+    forced, block = _forced(attention), attention.block_size
+    for backend in _options(attention):
+        if forced in _ALL and backend.name != forced:
+            continue
+        if block is None or backend.takes(block):
+            return backend
+    return None
+
+
+def _mend(attention: Attention) -> str:
+    """What to change so that some backend takes the attention."""
+    types = ("fp8", "fp8_e4m3", "bfloat16") if attention.quantized else ("bfloat16", "fp8")
+    typed = [(f"give kv_cache_dtype={name}", {"kv_dtype": name}) for name in types]
+    changes: list[tuple[str, dict[str, Any]]] = [*typed]
+    if attention.block_size is not None:
+        free = ("leave block_size out", {"block_size": None})
+        both = [(f"{free[0]} and {said}", {**free[1], **change}) for said, change in typed]
+        changes = [free, *typed, *both]
+    for said, change in changes:
+        if _taking(msgspec.structs.replace(attention, **change)) is not None:
+            return f"{said}, or name another GPU"
+    return "name another GPU"
 
 
 def _forced(attention: Attention) -> str:
@@ -351,11 +380,11 @@ def _sparse(attention: Attention) -> list[Backend]:
         infer_first = attention.quantized or attention.query_heads <= 16
         pair = [FLASHINFER_MLA_SPARSE, FLASHMLA_SPARSE]
         if attention.kv_dtype in ("fp8_ds_mla", "nvfp4_ds_mla"):
-            return [FLASHMLA_SPARSE]
+            return [FLASHMLA_SPARSE] if attention.rope_dim else []
         if not attention.rope_dim:  # flashmla_sparse.py: rows of 512 on Hopper only
             return [FLASHINFER_MLA_SPARSE]
         return pair if infer_first else pair[::-1]
-    if major < 9:
+    if major < 9 or attention.kv_dtype == "nvfp4_ds_mla":
         return []
     if attention.quantized or attention.context_ranks > 1:
         return [FLASHMLA_SPARSE]

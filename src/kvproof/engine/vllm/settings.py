@@ -330,12 +330,24 @@ def _kv_dtype(
     if asked != "auto":
         return asked
     own = model.quantization.kv_dtype if model.quantization is not None else None
-    if own is not None and rules.checkpoint_kv_dtype:
+    if own is not None and rules.checkpoint_kv_dtype and _names_method(model):
         return own
     sparse_glm = "GlmMoeDsa" in model.architecture
     if sparse_glm and platform == "cuda" and capability[0] == 10:
         return "fp8_e4m3"
     return _old_sparse_default(model, rules, asked)
+
+
+def _names_method(model: Model) -> bool:
+    """Whether vLLM finds the method of the checkpoint's quantization, and so its cache type.
+
+    ModelOpt's flat section must name it; its older form holds a section of its own. Source:
+    vLLM 0.32, transformers_utils/model_arch_config_convertor.py (_normalize_quantization_config).
+    """
+    section = model.config.get("quantization_config")
+    if not isinstance(section, Mapping):
+        return True
+    return "producer" not in section or "quantization" in section or "quant_method" in section
 
 
 def _old_sparse_default(model: Model, rules: Rules, asked: str) -> str:
