@@ -133,3 +133,29 @@ def test_releases_without_v0_stop_or_pay_no_heed() -> None:
         kvproof.plan(QWEN, kvproof.Deployment("vllm@0.11.0", "H100-80GB", use_v1=False), [4096])
     plan = kvproof.plan(QWEN, kvproof.Deployment("vllm@0.32", "H100-80GB", use_v1=False), [4096])
     assert any("changes nothing" in said for said in plan.warnings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said", "mended"),
+    [
+        ({}, r"fp8_e4m3 \(its checkpoint's choice\) on .* give kv_cache_dtype=fp8, or name another",
+         {"kv_cache_dtype": "fp8"}),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "fp8_e4m3 on .*; give kv_cache_dtype=fp8, or",
+         {"kv_cache_dtype": "fp8"}),
+        ({"block_size": 16}, "leave block_size out and give kv_cache_dtype=fp8, or",
+         {"kv_cache_dtype": "fp8"}),
+        ({"block_size": 16, "kv_cache_dtype": "fp8"}, "fp8 in blocks of 16 .*; leave block_size",
+         {"kv_cache_dtype": "fp8"}),
+    ],
+)  # fmt: skip
+def test_a_cache_that_no_backend_takes_names_its_cause_and_cure(
+    flags: dict[str, Any], said: str, mended: dict[str, Any]
+) -> None:
+    """vLLM 0.32: a ModelOpt checkpoint's FP8 means fp8_e4m3, and FLASHMLA_SPARSE takes fp8."""
+    model = kvproof.load_model("nvidia/DeepSeek-V3.2-NVFP4", offline=True)
+    with pytest.raises(UsageError, match=said):
+        kvproof.capacity(
+            model, kvproof.Deployment("vllm@0.32", "H200", tensor_parallel_size=8, **flags), 2**34
+        )
+    cured = kvproof.Deployment("vllm@0.32", "H200", tensor_parallel_size=8, **mended)
+    assert kvproof.capacity(model, cured, 2**34).tokens > 0

@@ -109,6 +109,7 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         query_heads=model.attention_heads // settings.ranks,
         kv_heads=heads_on(kv_heads, settings.ranks),
         kv_dtype=settings.kv_dtype,
+        kv_asked=str(settings.flags.get("kv_cache_dtype", "auto")) != "auto",
         sinks=model.model_type.startswith("gpt_oss"),
         capped=bool(model.text_config.get("attn_logit_softcapping")),
         wide_pages=settings.rules.version >= _WIDE_PAGES,
