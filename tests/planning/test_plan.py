@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import kvproof
 from kvproof.engine.stored_types import types_of
 from kvproof.errors import UsageError
+from kvproof.planning.plan import startable_length
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 
@@ -123,3 +124,19 @@ def test_contexts_that_are_left_out_for_a_flag_are_named() -> None:
 
 def test_a_length_that_is_an_importers_own_is_not_the_models() -> None:
     assert kvproof.load_model("tiiuae/falcon-mamba-7b").context is None
+
+
+def test_rows_of_a_plan_that_does_not_start_name_the_length_at_which_they_hold() -> None:
+    model = kvproof.load_model("google/gemma-3-27b-it")
+    deployment = kvproof.Deployment("vllm@0.32", "Jetson-AGX-Orin-64GB")
+    found = kvproof.plan(model, deployment, contexts=[4096, 8192])
+    length = startable_length(found.capacity)
+    assert length is not None
+    assert 4096 < length < 8192
+    assert [row.sequences > 0 for row in found.rows] == [True, False]
+    assert any(f"max_model_len {length:,} or less" in said for said in found.warnings)
+    shorter = kvproof.plan(model, deployment.replace(max_model_len=length), contexts=[4096])
+    assert shorter.capacity.fits
+    assert shorter.rows[0].sequences == found.rows[0].sequences
+    assert startable_length(shorter.capacity) is None
+    assert not any("does not start" in said for said in shorter.warnings)

@@ -119,7 +119,9 @@ def make_plan(
     limit = _limit(model, deployment, capacity)
     short = None if contexts else _cut(model, deployment, limit)
     contexts = contexts or contexts_up_to(limit)
-    warnings = [*_warnings(asked, contexts, capacity.max_model_len), *([short] if short else [])]
+    shorter = _shorter_start(deployment, capacity)
+    warnings = [*_warnings(asked, contexts, capacity.max_model_len)]
+    warnings += [said for said in (short, shorter) if said]
     rows = tuple(_row(asked, capacity, n) for n in contexts)
     return Plan(
         model=model.name,
@@ -144,6 +146,24 @@ def contexts_up_to(limit: int | None) -> tuple[int, ...]:
     if limit is None:
         return DEFAULT_CONTEXTS
     return tuple(n for n in DEFAULT_CONTEXTS if n <= limit) or (limit,)
+
+
+def startable_length(capacity: Capacity) -> int | None:
+    """The max_model_len at which an engine starts that checks a request of it; None: as it is."""
+    found: int | None = getattr(capacity, "estimated_max_model_len", None)
+    return None if capacity.error is None else found
+
+
+def _shorter_start(deployment: Deployment, capacity: Capacity) -> str | None:
+    """With which flag the rows of a plan hold that does not start without it."""
+    length = startable_length(capacity)
+    if not length:
+        return None
+    name = limit_name(deployment.engine.name, "max_model_len")
+    return (
+        f"the engine does not start with {name} {capacity.max_model_len:,}: what fits is reckoned "
+        f"for a start with {name} {length:,} or less"
+    )
 
 
 def _limit(model: Model, deployment: Deployment, capacity: Capacity) -> int | None:
@@ -200,7 +220,9 @@ def _replicas(deployment: Deployment, ranks: int) -> int:
 def _row(asked: _Asked, capacity: Capacity, context: int) -> PlanRow:
     model, deployment, types = asked.model, asked.deployment, asked.types
     refused = deployment.engine.name != "formula" and context > capacity.max_model_len
-    count = 0 if refused else capacity.sequences(context)
+    startable = startable_length(capacity)
+    stopped = refused or (startable is not None and context > startable)
+    count = 0 if stopped else capacity.sequences(context)
     machine = machine_of(deployment, model, asked.ranks)
     step = alone = None
     if machine is not None:
@@ -296,7 +318,10 @@ def _weights(model: Model, deployment: Deployment) -> Loaded:
     found = loaded(model, deployment)
     if deployment.engine.name != "formula":
         return found
-    given = formula.flags_of(deployment).streamed_weight_bytes
+    flags = formula.flags_of(deployment)
+    given = flags.streamed_weight_bytes
+    if given is None and not model.tensors:
+        given = flags.weight_bytes  # no table and no encoder can be told apart
     return msgspec.structs.replace(found, streamed=given)
 
 
