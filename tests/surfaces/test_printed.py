@@ -139,6 +139,19 @@ def test_weights_that_leave_nothing_say_what_helps() -> None:
     assert "are missing on each GPU: spread the weights over more of them (--tp)" in shown
 
 
+def test_flags_that_free_more_than_is_missing_are_named_first() -> None:
+    asked = ("plan", "Qwen/Qwen3-4B", "--gpu", "H100:1g.10gb", "--max-model-len", "8192")
+    shown = " ".join(_run(*asked).stdout.split())
+    assert re.search(r"Probably does not start, \d+\.\d\d MiB of cache at the most:", shown)
+    assert re.search(r"MiB are missing on each GPU, and a cache on top: --enforce-eager \(", shown)
+    # What is off already frees nothing more.
+    eager = " ".join(_run(*asked, "--", "--enforce-eager").stdout.split())
+    assert "missing" not in eager
+    # Where the weights alone are too large, no flag is named.
+    large = _run("plan", "Qwen/Qwen3-32B", "--gpu", "RTX-4090", "--contexts", "4k").stdout
+    assert "enforce-eager" not in large
+
+
 def test_what_llama_cpp_lowers_is_said() -> None:
     shown = _run("plan", "Qwen/Qwen3-32B", "--gpu", "RTX-4090", "--engine", "llamacpp")
     assert re.search(

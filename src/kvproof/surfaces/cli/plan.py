@@ -148,6 +148,7 @@ def _parts(model: Any, deployment: Any, answer: Any, command: str, *, explain: b
     from kvproof.surfaces import show
     from kvproof.surfaces.terminal import fold
     from kvproof.surfaces.text import heading, paint
+    from kvproof.surfaces.way_out import verdict, way_out
     from kvproof.units import show_bytes
 
     served = served_model(model, deployment)
@@ -167,24 +168,10 @@ def _parts(model: Any, deployment: Any, answer: Any, command: str, *, explain: b
     if command:
         parts.append(command)
     if answer.capacity.error:
-        what = "Does not fit at full length" if answer.budget.kv_bytes > 0 else "Does not start"
-        lines = fold(f"{what}: {answer.capacity.error}")
+        lines = fold(f"{verdict(answer)}: {answer.capacity.error}")
         parts.append(paint(lines, "red"))
-        parts += [fold(line) for line in _way_out(answer)]
+        parts += [fold(line) for line in way_out(answer)]
     return parts if not explain else [*parts, *_explained(model, answer, held)]
-
-
-def _way_out(answer: Any) -> list[str]:
-    """What helps where the weights leave nothing for a cache."""
-    from kvproof.units import show_bytes
-
-    lacking = -sum(int(t.value) for t in answer.budget.terms if t.name == "missing")
-    if lacking <= 0:
-        return []
-    return [
-        f"  {show_bytes(lacking)} are missing on each GPU: spread the weights over more of them "
-        "(--tp), or take a smaller model or one in fewer bits."
-    ]
 
 
 def _drafted(answer: Any) -> str:

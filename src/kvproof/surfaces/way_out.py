@@ -1,0 +1,55 @@
+"""What helps where an engine has no memory left for a cache: its own flags, by what they free."""
+
+from __future__ import annotations
+
+from kvproof.planning import Plan
+from kvproof.units import show_bytes
+
+_RELIEFS = {
+    "vllm": (
+        ("CUDA graphs", "--enforce-eager (CUDA graphs, {})"),
+        ("activations", "a smaller --max-num-batched-tokens (of activations, {})"),
+        ("encoder profiling", "fewer images a request (--limit-mm-per-prompt, {})"),
+        ("left unused", "a higher --gpu-memory-utilization (up to {})"),
+    ),
+    "sglang": (("kept free for activations and graphs", "a higher --mem-fraction-static (of {})"),),
+    "tensorrt_llm": (
+        ("buffers of the batch", "a smaller --max_batch_size (of {})"),
+        ("activations", "a smaller --max_num_tokens (of {})"),
+    ),
+}
+"""Terms of the budget that flags make smaller, with the flag, by engine."""
+
+
+def way_out(plan: Plan) -> list[str]:
+    """What to do about memory that is missing; nothing where none is.
+
+    Flags are named where they free more than is missing; else only fewer weights help.
+    """
+    lacking = -sum(int(t.value) for t in plan.budget.terms if t.name == "missing")
+    if lacking <= 0:
+        return []
+    values = {term.name: int(term.value) for term in plan.budget.terms}
+    reliefs = [
+        (values[name], words)
+        for name, words in _RELIEFS.get(plan.engine.partition("@")[0], ())
+        if values.get(name, 0) > 0
+    ]
+    missing = f"  {show_bytes(lacking)} are missing on each GPU"
+    fewer = (
+        "spread the weights over more of them (--tp), or take a smaller model or one in fewer bits"
+    )
+    if sum(size for size, _ in reliefs) <= lacking:
+        return [f"{missing}: {fewer}."]
+    named = ", ".join(words.format(show_bytes(size)) for size, words in sorted(reliefs)[::-1])
+    return [f"{missing}, and a cache on top: {named} give some; otherwise {fewer}."]
+
+
+def verdict(plan: Plan) -> str:
+    """How sure it is that a start fails that has an error."""
+    if plan.budget.kv_bytes > 0:
+        return "Does not fit at full length"
+    most = plan.budget.interval[1]
+    if most <= 0:
+        return "Does not start"
+    return f"Probably does not start, {show_bytes(most)} of cache at the most"
