@@ -40,6 +40,8 @@ def rank_weight_bytes(
     which speaks for a config that names no scheme. `hosted`: bytes of the decoder's layers that
     every rank keeps in host memory instead.
     """
+    if not model.tensors and model.stored_weight_bytes is not None:
+        return max(0, even_part(model, model.stored_weight_bytes, part) // ranks - hosted)
     layers = rest = 0
     for group in known_tensors(model):
         size = loaded_bytes(model, group, quantization)
@@ -50,6 +52,13 @@ def rank_weight_bytes(
         else:
             rest += share
     return rest + max(0, layers - hosted)
+
+
+def even_part(model: Model, size: int, part: range | None) -> int:
+    """A stage's part of a checkpoint of which only the bytes are known, layer by layer."""
+    if part is None or not model.layers:
+        return size
+    return size * sum(layer < model.layers for layer in part) // model.layers
 
 
 def _held(model: Model, group: TensorGroup, part: range | None) -> int:

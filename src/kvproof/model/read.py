@@ -65,9 +65,14 @@ def _unsaid(config: Mapping[str, Any], resolved: Resolved) -> tuple[str, ...]:
     return missing_facts(config, resolved.text)
 
 
+def weights_known(resolved: Resolved) -> bool:
+    """Whether a recipe gives the tensors of the model; else only its cache is read."""
+    return resolved.exact_weights and resolved.model_type in known_model_types()
+
+
 def _tensors(resolved: Resolved) -> tuple[tuple[TensorGroup, ...], tuple[str, ...]]:
     """The model's tensors; none, and a note, for architectures whose weights no recipe knows."""
-    if not resolved.exact_weights or resolved.model_type not in known_model_types():
+    if not weights_known(resolved):
         kind = resolved.published_type
         return (), (f"weights of {kind} are unknown: only its cache is read",)
     return tensor_groups(resolved.model_type, resolved.root), ()

@@ -61,15 +61,26 @@ def weight_bytes(model: Model) -> int:
 def known_tensors(model: Model) -> tuple[TensorGroup, ...]:
     """The model's tensors; ModelError when its architecture's weights are unknown."""
     if not model.tensors:
-        raise ModelError(
-            f"the weights of {model.name} ({model.model_type}) are unknown: only its cache is read",
-            hint="give the folder with its safetensors, or weight_bytes= with the formula",
-        )
+        raise unknown_weights(model)
     return model.tensors
 
 
+def unknown_weights(model: Model) -> ModelError:
+    """What is said of a model of which only the cache is read, and what can be done."""
+    return ModelError(
+        f"the weights of {model.name} ({model.model_type}) are unknown: only its cache is read",
+        hint="name the folder of its checkpoint (config.json and *.safetensors) instead, or plan "
+        "with --engine formula --weight-bytes SIZE",
+    )
+
+
 def streamed_weight_bytes(model: Model) -> int:
-    """Bytes that a decode step reads when every expert is hit (looked-up tables left out)."""
+    """Bytes that a decode step reads when every expert is hit (looked-up tables left out).
+
+    All that the checkpoint holds, where only its headers are known.
+    """
+    if not model.tensors and model.stored_weight_bytes is not None:
+        return model.stored_weight_bytes
     return sum(stored_bytes(model, g) for g in known_tensors(model) if model.is_streamed(g))
 
 

@@ -55,7 +55,8 @@ def draft_weight_bytes(model: Model, flags: Flags) -> int:
     """Bytes of the draft's weights on one rank; a head reads the target's embedding."""
     own = own_draft(flags)
     if own is None:
-        return layer_weight_bytes(model, flags.tp) * draft_layers(model, flags)
+        layers = draft_layers(model, flags)
+    return layer_weight_bytes(model, flags.tp) * layers if layers else 0
     if not own.tensors:
         return 0
     if flags.algorithm in _HEADS:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from kvproof.engine.rank_weights import COPIED_ROLES, loaded_bytes
+from kvproof.engine.rank_weights import COPIED_ROLES, even_part, loaded_bytes
 from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.layers import stage_layers
@@ -29,11 +29,10 @@ from kvproof.engine.vllm.rotary import rotary_bytes
 from kvproof.engine.vllm.settings import Settings, is_sparse, keeps_latent
 from kvproof.engine.vllm.torch_blocks import block_bytes
 from kvproof.engine.vllm.towers import drops_tower
-from kvproof.errors import ModelError
 from kvproof.kinds import FullSlot, IndexerSlot, LatentSlot
 from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
 from kvproof.model.types import Model
-from kvproof.model.weights import stored_bytes
+from kvproof.model.weights import stored_bytes, unknown_weights
 from kvproof.units import GIB
 
 _VOCAB_UNIT = 64
@@ -91,9 +90,7 @@ def rank_weights(
     Raises ModelError when they aren't known.
     """
     if not model.tensors and model.stored_weight_bytes is None:
-        raise ModelError(
-            f"the weights of {model.name} are not known", hint="give weights with the config"
-        )
+        raise unknown_weights(model)
     scale = _stored_scale(model)
     parts = stage_layers(model, settings.stages)
     own = [part for i, part in enumerate(parts) if stages is None or i in stages]
@@ -160,6 +157,8 @@ def _kept_on_gpu(model: Model, settings: Settings, part: range, scale: float) ->
     every rank, until the limit is reached.
     """
     layers, rest = _stage_bytes(model, settings, part)
+    if not model.tensors and model.stored_weight_bytes is not None:
+        layers = even_part(model, model.stored_weight_bytes, part) / settings.ranks
     moved = float(settings.flags.get("cpu_offload_gb") or 0) * GIB
     return rest * scale + max(0.0, layers * scale - moved)
 

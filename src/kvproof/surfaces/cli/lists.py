@@ -22,7 +22,7 @@ def models(words: tuple[str, ...], as_json: bool, coverage: bool) -> int:
 
         head, rows = ["architecture", "kinds", "verified by"], coverage_rows(words)
     else:
-        head, rows = ["model", "type", "context", "source"], _model_rows(words)
+        head, rows = ["model", "type", "context", "weights", "source"], _model_rows(words)
     if not rows:
         raise UsageError(
             f"nothing matches {' '.join(words)[:80]!r}", hint="kvproof models lists all"
@@ -46,6 +46,8 @@ def _model_rows(words: tuple[str, ...]) -> list[list[str]]:
     import msgspec
 
     from kvproof.model.catalog import entries
+    from kvproof.model.config import resolve
+    from kvproof.model.read import weights_known
 
     out = []
     for name, entry in entries().items():
@@ -56,6 +58,7 @@ def _model_rows(words: tuple[str, ...]) -> list[list[str]]:
             name,
             str(config.get("model_type", "")),
             f"{context:,}" if context else "",
+            "known" if weights_known(resolve(config)) else "unknown",
             entry.source + (f" [{entry.licence}]" if entry.licence else ""),
         ]
         if all(word.lower() in " ".join(row).lower() for word in words):
