@@ -281,3 +281,22 @@ def test_one_endless_line_is_bounded() -> None:
     text = "Available KV cache memory: 6.51 GiB\n" + "size = 1,1,1 GiB for weight, " * 400_000
     assert kvproof.read_log(text).value("available_kv_memory") is not None
     assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("text", ["1e999", "1.5e3", "12E+4", "3,000e2"])
+def test_digits_before_an_exponent_are_no_number_of_their_own(text: str) -> None:
+    line = f"INFO 06-01 12:01:00 [kv_cache_utils.py:1305] GPU KV cache size: {text} tokens\n"
+    size = "INFO 06-01 12:01:00 [gpu_worker.py:356] Available KV cache memory: {} GiB\n"
+    log = kvproof.read_log(line + size.format("5.25"))
+    assert log.get("kv_cache_tokens") is None
+    assert log.value("available_kv_memory") == 5.25 * 2**30
+    assert (
+        kvproof.read_log(line + size.format(text) + size.format("2")).value("available_kv_memory")
+        == 2 * 2**30
+    )
+
+
+def test_memory_below_nothing_is_said() -> None:
+    size = "INFO 06-01 12:01:00 [gpu_worker.py:356] Available KV cache memory: {} GiB\n"
+    assert any("line 1 prints -5" in note for note in kvproof.read_log(size.format("-5")).notes)
+    assert not kvproof.read_log(size.format("5")).notes

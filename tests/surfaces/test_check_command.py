@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from kvproof.observe.compare import compared
+from kvproof.observe.figures import Figure
 from kvproof.surfaces.cli.check import check
+from kvproof.surfaces.report import comparisons
 
 LOG = """
 INFO vLLM API server version 0.11.0
@@ -103,3 +107,13 @@ def test_a_plan_that_learned_figures_move_says_so_on_stderr() -> None:
     run("-", "--gpu", "H100-80GB", "--learn", "--offline")
     assert learned in notes()
     assert learned not in notes("--fresh")
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [(287.0, "0.3 x"), (958.0, "+0.00 %"), (1916.0, "+50.00 %"), (600.0, "-59.67 %"), (-5.0, "-")],
+)
+def test_a_difference_beyond_all_that_is_printed_is_a_ratio(printed: float, shown: str) -> None:
+    figure = Figure(name="graphs", value=printed, unit="B", step=1, text="", line=1)
+    table = comparisons((compared(figure, 958.0, exact=True),))
+    assert re.search(rf"B +{re.escape(shown)} +(ok|off)", table)

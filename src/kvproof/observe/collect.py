@@ -254,6 +254,12 @@ class Collector:
         if also:
             names = ", ".join(_NAMES[own] for own in _NAMES if own in also)
             out.append(f"lines of {names} are in the log too: those of {_NAMES[engine]} are read")
+        out += [
+            f"line {figure.line:,} prints {figure.text} for the cache: less than nothing is left, "
+            "so the start ends there"
+            for own, figure in start.found
+            if own == engine and figure.name == "available_kv_memory" and figure.value < 0
+        ]
         return tuple(out)
 
     def _verdict(self) -> tuple[str, str]:

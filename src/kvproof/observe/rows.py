@@ -25,13 +25,15 @@ from functools import cache
 import msgspec
 
 _WHOLE = r"(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})"
-_NUMBER = rf"-?(?<![\d.,]){_WHOLE}(?:\.\d{{1,12}})?"
+_PLAIN = r"(?!\d[\d.,]{0,40}e[+-]?\d)"
+"""Not before a number with an exponent: its digits alone would be another number."""
+_NUMBER = rf"-?(?<![\d.,]){_PLAIN}{_WHOLE}(?:\.\d{{1,12}})?"
 _UNIT = r"(?:[KMGT]iB|[KMGT]B|[KMGT]|bytes|B)"
 _KINDS = {
     "size": rf"({_NUMBER} ?{_UNIT})\b",
     "gib": rf"({_NUMBER})",
     "mib": rf"({_NUMBER})",
-    "int": rf"({_WHOLE})(?!\d)(?!\.\d)",
+    "int": rf"{_PLAIN}({_WHOLE})(?!\d)(?!\.\d)",
     "num": rf"({_NUMBER})",
     "word": r"([^\s,'\"()\[\]{}]{1,200})",
     "text": r"(.{1,200}?)",

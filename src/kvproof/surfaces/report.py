@@ -61,13 +61,22 @@ def comparisons(rows: tuple[Comparison, ...], word: str = "printed") -> str:
             _LABELS.get(row.name, row.name.replace("_", " ")),
             _show(row.predicted, row.unit),
             _show(row.printed, row.unit),
-            "-" if row.relative is None else f"{row.relative * 100:+.2f} %",
+            _difference(row),
             paint(row.verdict, _STYLES[row.verdict]),
             _because(row),
         ]
         for row in rows
     ]
     return table(head, body, prose=True)
+
+
+def _difference(row: Comparison) -> str:
+    """The difference as a share of what is printed; as a ratio where that is less than half."""
+    if row.relative is None or row.printed < 0:
+        return "-"
+    if row.relative < -1:
+        return f"{row.printed / row.predicted:.2g} x"
+    return f"{row.relative * 100:+.2f} %"
 
 
 def _because(row: Comparison) -> str:
