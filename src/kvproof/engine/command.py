@@ -120,6 +120,21 @@ def render_command(model_name: str, deployment: Deployment) -> str:
     return shlex.join(reader.render(model_name, flags))
 
 
+def gone_flags(deployment: Deployment) -> tuple[str, ...]:
+    """The flags that the release has no more and that nothing else says on its command line."""
+    offered = _reader_of(deployment.engine.name).offered
+    if offered is None:
+        return ()
+    flags, version = dict(deployment.flags), deployment.engine.version
+    kept = offered(flags, version)
+
+    def changes(name: str) -> bool:
+        rest = {other: value for other, value in flags.items() if other != name}
+        return offered(rest, version) != kept
+
+    return tuple(name for name in flags if name not in kept and not changes(name))
+
+
 def in_release(command: Command, engine: str) -> Command:
     """The command as `engine`, with or without a release, runs it.
 

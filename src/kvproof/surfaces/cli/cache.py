@@ -58,12 +58,14 @@ def cache(ctx: click.Context, /, source: str, **values: Any) -> int:
     """
     from kvproof.api import load_model
     from kvproof.errors import UsageError
+    from kvproof.surfaces.cli.chosen import refuse_command
 
     if not str(values["engine"]).startswith(("formula", "transformers", "hf")):
         raise UsageError(
             f"kvproof cache answers by the formula or transformers, not by {values['engine']!r}",
             hint="kvproof capacity and plan know the engines' blocks",
         )
+    refuse_command(source)
     model = load_model(source, offline=values["offline"])
     if values["without_cache"]:
         return _without(ctx, model)

@@ -28,12 +28,30 @@ def chosen_model(ctx: click.Context, named: str | None, usage: str) -> Any:
     asked = source or named
     if asked is None:
         raise UsageError("no model is named", hint=usage)
+    refuse_command(asked)
     try:
         return load_model(asked, offline=ctx.params["offline"])
     except ModelError as error:
         if asked == named and asked.endswith(".gguf"):
             raise ModelError(error.message, hint=_ABSENT_FILE) from None
         raise
+
+
+def refuse_command(source: str) -> None:
+    """Raise UsageError for a command line in the place of a model."""
+    from kvproof.engine.command import starts_engine
+    from kvproof.engine.shell import simple_commands
+    from kvproof.errors import UsageError
+
+    try:
+        commands = simple_commands(source) if len(source.split()) > 1 else ()
+    except UsageError:
+        return  # no words of a shell
+    if any(starts_engine(found) for found in commands):
+        raise UsageError(
+            f"{source[:60]!r} is a command line, not a model",
+            hint="put it after --, without quotes: kvproof plan --gpu GPU -- COMMAND",
+        )
 
 
 def _instead(source: str, named: str) -> str:

@@ -25,6 +25,7 @@ def printed(model: Any, deployment: Any, named: str | None, left_out: tuple[str,
     `named` is the model as a pasted command calls it, `left_out` the pasted flags that change
     nothing here.
     """
+    from kvproof.engine.command import gone_flags
     from kvproof.surfaces.text import heading, paint
 
     name, note = _name(model, deployment.engine.name, named)
@@ -34,11 +35,18 @@ def printed(model: Any, deployment: Any, named: str | None, left_out: tuple[str,
     lines = [heading("Command"), f"  {command}"]
     if note:
         lines.append(paint(f"  {note}", "dim"))
-    if left_out:
-        shown = ", ".join(f"--{flag.replace('_', '-')}" for flag in left_out[:_MOST])
-        more = ", ..." if len(left_out) > _MOST else ""
-        lines.append(paint(f"  left out, without bearing on memory: {shown}{more}", "dim"))
+    for why, flags in (
+        ("left out, without bearing on memory", left_out),
+        ("left out, no options of this release", gone_flags(deployment)),
+    ):
+        if flags:
+            lines.append(paint(f"  {why}: {_listed(flags)}", "dim"))
     return "\n".join(lines)
+
+
+def _listed(flags: tuple[str, ...]) -> str:
+    shown = ", ".join(f"--{flag.replace('_', '-')}" for flag in flags[:_MOST])
+    return f"{shown}, ..." if len(flags) > _MOST else shown
 
 
 def _command(model: Any, deployment: Any, name: str) -> str | None:
