@@ -208,3 +208,19 @@ def test_stages_read_the_weights_once_for_each_batch_in_flight() -> None:
     assert alone.seconds == pytest.approx(one.seconds)
     # Two sequences keep two of the four stages busy.
     assert step_time(model, staged, types, {4096: 2}).seconds == pytest.approx(one.seconds)
+
+
+def test_the_crossing_sizes_the_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its search asks some 60 times; sizes of a mixed checkpoint name each of its matrices."""
+    from kvproof.timing import step
+
+    model, asked = kvproof.load_model("nvidia/MiniMax-M3-NVFP4", offline=True), []
+    sized = step.streamed_weight_bytes
+
+    def counted(found: kvproof.Model) -> int:
+        asked.append(found.name)
+        return sized(found)
+
+    monkeypatch.setattr(step, "streamed_weight_bytes", counted)
+    assert crossover_tokens(model, types_of(model, None)) is not None
+    assert len(asked) == 1

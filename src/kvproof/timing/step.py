@@ -341,8 +341,13 @@ def crossover_tokens(
     if not each:
         return None
 
+    sizes = (
+        streamed_weight_bytes(model) if streamed is None else streamed,
+        expert_bytes(model) if experts is None else experts,
+    )  # once: each names every matrix of a mixed checkpoint
+
     def weights(sequences: float) -> int:
-        return _rounds_read(model, machine, sequences, (streamed, experts))
+        return _rounds_read(model, machine, sequences, sizes)
 
     # Weight reads rise ever slower with the batch, so beyond one sequence they meet once.
     low, high = 1.0, max(1.0, weights(float(2**40)) / each)
