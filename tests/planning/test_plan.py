@@ -96,7 +96,6 @@ def test_a_model_that_does_not_fit() -> None:
     ("name", "engine", "contexts"),
     [
         ("openai/whisper-large-v3", "vllm", [448]),
-        ("facebook/opt-6.7b", "formula", [2048]),
         ("facebook/opt-6.7b", "vllm", [2048]),
         ("Qwen/Qwen3-8B", "vllm", [4096, 8192, 32768]),
         ("Qwen/Qwen3-8B", "sglang", [4096, 8192, 32768]),

@@ -94,7 +94,7 @@ def make_plan(
 ) -> Plan:
     """The plan at `contexts`, corrected by learned `overheads`.
 
-    By default at 4k, 8k, 32k and 128k, as far as the engine and the model go (contexts_up_to).
+    By default at 4k, 8k, 32k and 128k, as far as the engine goes (contexts_up_to).
     Raises UsageError for a GPU count that the ranks do not divide.
     """
     model = served_model(model, deployment)
@@ -116,7 +116,7 @@ def make_plan(
         replicas=_replicas(deployment, ranks),
         weights=_weights(model, deployment),
     )
-    limit = _limit(model, deployment, capacity)
+    limit = _limit(deployment, capacity)
     short = None if contexts else _cut(model, deployment, limit)
     contexts = contexts or contexts_up_to(limit)
     shorter = _shorter_start(deployment, capacity)
@@ -166,11 +166,9 @@ def _shorter_start(deployment: Deployment, capacity: Capacity) -> str | None:
     )
 
 
-def _limit(model: Model, deployment: Deployment, capacity: Capacity) -> int | None:
-    """The length that the engine takes, of the formula the one that the model is good for."""
-    if deployment.engine.name == "formula":
-        return _reach(model, deployment)
-    return capacity.max_model_len
+def _limit(deployment: Deployment, capacity: Capacity) -> int | None:
+    """The length that the engine takes; the formula refuses none."""
+    return None if deployment.engine.name == "formula" else capacity.max_model_len
 
 
 def _cut(model: Model, deployment: Deployment, limit: int | None) -> str | None:
