@@ -1,8 +1,9 @@
 """Issue 5's bound: in f32 the same 200 greedy tokens as transformers' own cache, on every way.
 
 Requests that begin alike go through one pool: after one another (prefix-shared), together
-(batched), and in a pool too small for them (recomputed, swapped). Bodies of full attention and of
-latents; recurrent and hybrid bodies run through PagedCache.
+(batched), and in a pool too small for them (recomputed, swapped). Random bodies of full attention
+and of latents; SmolLM2-135M alone, prefix-shared and batched; recurrent and hybrid bodies run
+through PagedCache.
 """
 
 import pytest
@@ -13,6 +14,7 @@ from tests.lab.test_any_model import model_of  # noqa: E402
 
 from kvproof.lab.batching import Batcher  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402
+from kvproof.lab.experiments.material import text_tokens  # noqa: E402
 from kvproof.lab.generation import generate  # noqa: E402
 from kvproof.lab.models.as_transformers import to_transformers  # noqa: E402
 from kvproof.lab.models.body import Latent  # noqa: E402
@@ -29,17 +31,31 @@ pytestmark = [
 COUNT = 200
 SHARED = [5, 17, 99, 3, 42, 7, 8, 120, 77, 31, 2, 6, 64, 12, 9, 101, 55, 18]  # over a block of 16
 PROMPTS = [[*SHARED, 23, 44], [*SHARED, 91], [*SHARED, 13, 14, 15]]
-BODIES = ["llama", "mla"]
+BODIES = ["llama", "mla", "smollm2"]
+TOGETHER = [(name, way) for name in BODIES[:2] for way in ("batched", "recompute", "swap")]
 
 
 def theirs(model, prompt, count=COUNT, **rest):
-    ids = torch.tensor([prompt])
+    return theirs_together(model, [prompt], count, **rest)[0]
+
+
+def theirs_together(model, prompts, count=COUNT, **rest):
+    """What transformers makes of a batch of prompts that are equally long."""
+    ids = torch.tensor(prompts)
     out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count,
                          do_sample=False, eos_token_id=None, pad_token_id=0, **rest)  # fmt: skip
-    return out[0, len(prompt) :].tolist()
+    return out[:, ids.shape[1] :].tolist()
 
 
-def runner_of(name):
+def made_of(name, request):
+    """A runner and its prompts, which begin alike and end apart."""
+    if name == "smollm2":
+        text = text_tokens(60)
+        return request.getfixturevalue("smollm"), [text[:18] + text[at : at + 2] for at in (20, 40)]
+    return random_runner(name), PROMPTS
+
+
+def random_runner(name):
     if name == "mla":
         latent = Latent(latent_dim=32, rope_dim=16, nope_dim=16, value_dim=24)
         return random_body("mla", heads=4, head_dim=16, hidden=64, ffn=96, vocab=131,
@@ -49,12 +65,15 @@ def runner_of(name):
 
 @pytest.fixture(scope="module", params=BODIES)
 def case(request):
-    """A runner and transformers' tokens after each prompt."""
-    runner = runner_of(request.param)
+    """A runner, its prompts, and transformers' tokens after each."""
+    runner, prompts = made_of(request.param, request)
     model = to_transformers(runner)
-    want = [theirs(model, prompt) for prompt in PROMPTS]
+    if len({len(prompt) for prompt in prompts}) == 1:
+        want = theirs_together(model, prompts)
+    else:
+        want = [theirs(model, prompt) for prompt in prompts]
     assert max(len(set(tokens)) for tokens in want) > 10, "the tokens collapsed and prove little"
-    return runner, PROMPTS, want
+    return runner, prompts, want
 
 
 def pool_of(runner, blocks):
@@ -69,7 +88,7 @@ def test_prefix_shared(case):
     assert [out.cached_tokens for out in made[1:]] == [16] * (len(prompts) - 1)
 
 
-@pytest.mark.parametrize("way", ["batched", "recompute", "swap"])
+@pytest.mark.parametrize(("case", "way"), [*TOGETHER, ("smollm2", "batched")], indirect=["case"])
 def test_together(case, way):
     """Each needs 14 blocks in the end: 60 hold them all, 20 one and a part of another."""
     runner, prompts, want = case
