@@ -322,3 +322,9 @@ def test_nothing_is_missing_where_a_cache_fits(qwen: Model) -> None:
     assert [term.name for term in below] == ["taken from what is kept free"]
     with_none = sglang.budget(qwen, Deployment("sglang", "RTX-4060-8GB")).terms
     assert "missing" in {term.name for term in with_none}
+
+
+def test_shared_out_tokens_are_refused() -> None:
+    with pytest.raises(UsageError, match="dcp_size"):
+        kvproof.Deployment("sglang", "8xH200", tp_size=8, dcp_size=8)
+    kvproof.Deployment("sglang", "8xH200", tp_size=8, dcp_size=1)

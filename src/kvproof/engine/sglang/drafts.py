@@ -56,7 +56,7 @@ def draft_weight_bytes(model: Model, flags: Flags) -> int:
     own = own_draft(flags)
     if own is None:
         layers = draft_layers(model, flags)
-    return layer_weight_bytes(model, flags.tp) * layers if layers else 0
+        return layer_weight_bytes(model, flags.tp) * layers if layers else 0
     if not own.tensors:
         return 0
     if flags.algorithm in _HEADS:

@@ -174,6 +174,11 @@ def read_flags(deployment: Deployment) -> Flags:
     for name, what in _REFUSED.items():
         if given.get(name):
             raise UsageError(f"SGLang's {name} {what}: not computed", hint="leave it out")
+    if given.get("dcp_size", 1) > 1:
+        raise UsageError(
+            "SGLang's dcp_size shares a request's tokens out over ranks: not computed",
+            hint="leave it out, or plan with vLLM's decode_context_parallel_size",
+        )
     rules = rules_for(deployment.engine.version)
     if given.get("kv_cache_dtype", "auto") not in OWN_KV_DTYPES:
         check_type(_KV_DTYPES, str(given.get("kv_cache_dtype", "auto")), deployment.engine.version)
