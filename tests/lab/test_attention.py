@@ -143,7 +143,7 @@ def test_a_kernel_on_disk_is_not_compiled_again(tmp_path, monkeypatch):
     q, outputs, hits = torch.ones(1, 2, 32), [], []
     for damaged in (False, False, True):
         kernels.cache_clear()
-        for file in tmp_path.rglob("*.nb*") if damaged else ():
+        for file in tmp_path.rglob("*.kernel") if damaged else ():
             file.write_bytes(b"no kernel")
         view = View(view.pool, view.sequences, [1])
         outputs.append(decode(view, 0, q, 0.1))
@@ -151,6 +151,25 @@ def test_a_kernel_on_disk_is_not_compiled_again(tmp_path, monkeypatch):
         hits.append(sum(run.stats.cache_hits.values()))
     assert hits == [0, 1, 0]
     assert all(torch.equal(outputs[0], out) for out in outputs)
+
+
+def test_a_kernel_under_another_ones_name_is_not_loaded(tmp_path, monkeypatch):
+    """Two processes that compile at once can't give each other their kernels."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    slot, q = FullSlot(layer=0, kv_heads=1, k_dim=32, v_dim=32), torch.ones(1, 2, 32)
+    kernels.cache_clear()
+    views = [filled(slot, cache_types(kind), [100]) for kind in ("f32", "bf16")]
+    before = [decode(view, 0, q, 0.1) for view in views]
+    files = [file for file in tmp_path.rglob("*.kernel") if file.stat().st_size > 100_000]
+    assert len(files) == 2
+    held = [file.read_bytes() for file in files]
+    for file, other in zip(files, reversed(held), strict=True):
+        file.write_bytes(other)
+    kernels.cache_clear()
+    for view, out in zip(views, before, strict=True):
+        again = View(view.pool, view.sequences, [1])
+        assert torch.equal(decode(again, 0, q, 0.1), out)
+        assert not sum(_prepare(again, 0, 2).run.stats.cache_hits.values())
 
 
 def test_odd_shapes_are_left_to_torch():
