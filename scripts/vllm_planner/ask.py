@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -318,7 +318,8 @@ def places(error: Exception) -> list[str]:
     return [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
 
 
-def main(source: str, target: str) -> None:
+def answer_all(source: str, target: str, answer: Callable[[dict[str, Any]], Any]) -> None:
+    """Write what `answer` says to each case of `source`, or why vLLM refuses it, a line each."""
     from pretend import become
 
     cases = json.loads(Path(source).read_text())
@@ -328,16 +329,16 @@ def main(source: str, target: str) -> None:
     with Path(target).open("w") as out:
         for case in cases:
             try:
-                answer = plan(case)
+                said = answer(case)
             except Exception as error:
                 text = " ".join(str(error).split())
-                answer = {
+                said = {
                     "refused": f"{type(error).__name__}: {text[:300]}",
                     "places": places(error),
                 }
-            out.write(json.dumps(answer) + "\n")
+            out.write(json.dumps(said) + "\n")
             out.flush()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    answer_all(*sys.argv[1:3], plan)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ask import engine_config, know_type, on_meta, places, pretend_groups
+from ask import answer_all, engine_config, know_type, on_meta, pretend_groups
 
 _DEPTH = 3
 
@@ -71,24 +71,5 @@ def _tensors(model: Any) -> Iterator[tuple[str, str, int]]:
             yield name, kind, tensor.numel() * tensor.element_size()
 
 
-def main(source: str, target: str) -> None:
-    from pretend import become
-
-    cases = json.loads(Path(source).read_text())
-    become(cases[0]["gpu"])
-    with Path(target).open("w") as out:
-        for case in cases:
-            try:
-                answer = weigh(case)
-            except Exception as error:
-                text = " ".join(str(error).split())
-                answer = {
-                    "refused": f"{type(error).__name__}: {text[:300]}",
-                    "places": places(error),
-                }
-            out.write(json.dumps(answer) + "\n")
-            out.flush()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    answer_all(*sys.argv[1:3], weigh)

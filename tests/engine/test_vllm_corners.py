@@ -5,31 +5,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-import pytest
-from tests.conftest import GROUND_TRUTH
-from tests.engine.vllm_truth import capacity_of, check, name_of
+from tests.engine.vllm_truth import answered, truth
 
 import kvproof
 from kvproof.engine import vllm
-from kvproof.errors import KvproofError
 
-TRUTH = json.loads((GROUND_TRUTH / "vllm_corners.json").read_text())
-ANSWERED = [case for case in TRUTH["cases"] if "refused" not in case["answer"]]
-REFUSED = [case for case in TRUTH["cases"] if "refused" in case["answer"]]
-
-
-@pytest.mark.parametrize("case", ANSWERED, ids=name_of)
-def test_every_figure_equals_the_planner(case: dict[str, Any]) -> None:
-    check(capacity_of(TRUTH["configs"], case), case["answer"])
-
-
-@pytest.mark.parametrize("case", REFUSED, ids=name_of)
-def test_what_vllm_refuses_is_refused(case: dict[str, Any]) -> None:
-    with pytest.raises(KvproofError):
-        capacity_of(TRUTH["configs"], case)
+TRUTH = truth("vllm_corners")
+ANSWERED = answered("vllm_corners")
 
 
 def test_the_cases_touch_the_corners() -> None:

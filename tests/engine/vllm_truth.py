@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from typing import Any
+
+from tests.conftest import GROUND_TRUTH
 
 import kvproof
 from kvproof.engine import vllm
@@ -14,6 +18,23 @@ KINDS = {
 }  # fmt: skip
 SETTINGS = ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_in_flight_tokens")
 FIGURES = ("num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency")
+
+
+@cache
+def truth(name: str) -> dict[str, Any]:
+    """A file of answers: configs by name, and cases with what the planner said."""
+    found: dict[str, Any] = json.loads((GROUND_TRUTH / f"{name}.json").read_text())
+    return found
+
+
+def answered(name: str) -> list[dict[str, Any]]:
+    """The cases of a file that the planner planned."""
+    return [case for case in truth(name)["cases"] if "refused" not in case["answer"]]
+
+
+def refused(name: str) -> list[dict[str, Any]]:
+    """The cases of a file that vLLM does not start."""
+    return [case for case in truth(name)["cases"] if "refused" in case["answer"]]
 
 
 def capacity_of(

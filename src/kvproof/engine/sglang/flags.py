@@ -33,7 +33,7 @@ _ALIASES = {
 }  # fmt: skip
 # What kvproof adds: memory that the log or the user states (`free_memory`: what is free when the
 # weights begin to load), and a byte size for the pool.
-_OWN = ("gpu_memory", "used", "free_memory", "max_total_kv_bytes", "dcp_size")
+_OWN = ("gpu_memory", "used", "free_memory", "max_total_kv_bytes")
 _WHOLE = (
     "tp_size", "dp_size", "pp_size", "ep_size", "dcp_size", "attn_cp_size", "context_length",
     "page_size", "max_total_tokens", "max_running_requests", "chunked_prefill_size",
