@@ -341,16 +341,22 @@ def engine_module(name: Literal["formula"] | str) -> Any:
     return module
 
 
+def own_rule(deployment: Deployment, name: str) -> Callable[..., Any] | None:
+    """The function of that name in the engine's module; None where it has no rule of its own."""
+    found: Callable[..., Any] | None = getattr(engine_module(deployment.engine.name), name, None)
+    return found
+
+
 def served_model(model: Model, deployment: Deployment) -> Model:
     """The model as the deployment's flags change its config; itself where they don't."""
-    own = getattr(engine_module(deployment.engine.name), "served_model", None)
+    own = own_rule(deployment, "served_model")
     served: Model = model if own is None else own(model, deployment)
     return served
 
 
 def ranks_of(deployment: Deployment) -> int:
     """GPUs that hold one copy of the model, by the engine's parallel sizes."""
-    own = getattr(engine_module(deployment.engine.name), "ranks_for", None)
+    own = own_rule(deployment, "ranks_for")
     if own is not None:
         return int(own(deployment))
     ranks, stages = parallel_sizes(deployment.flags)

@@ -20,9 +20,27 @@ from kvproof.engine.base import Deployment, parse_engine
 from kvproof.engine.common_flags import named_for
 from kvproof.engine.shell import Words, simple_commands
 from kvproof.errors import UsageError
+from kvproof.model.types import Model
 
 _ENGINES = ("vllm", "sglang", "tensorrt_llm", "llamacpp", "ollama")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+
+
+class Served(msgspec.Struct, frozen=True):
+    """What an engine is told to serve, and a word on what has to be put there."""
+
+    name: str
+    note: str = ""
+
+
+def in_folder(model: Model, _: str | None) -> Served:
+    """A local model by its folder or file, another by its name."""
+    place = str(model.source.location)
+    if model.source.origin == "gguf":
+        return Served(place)
+    if model.source.origin != "path":
+        return Served(model.name)
+    return Served(place.rpartition("/")[0] or "." if place.endswith(".json") else place)
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -30,7 +48,8 @@ class Reader(msgspec.Struct, frozen=True):
 
     `entry` is the command that the images whose names hold one of `images` run by themselves, so
     that only its arguments stand beside them. `offered` gives the flags that say the same to the
-    release named (None: the newest), which may have fewer.
+    release named (None: the newest), which may have fewer. `serves` names a model, which a pasted
+    command may call otherwise, as the engine takes it (None: it can't be).
     """
 
     engine: str
@@ -40,6 +59,7 @@ class Reader(msgspec.Struct, frozen=True):
     images: tuple[str, ...] = ()
     entry: tuple[str, ...] = ()
     offered: Callable[[Mapping[str, Any], str | None], Mapping[str, Any]] | None = None
+    serves: Callable[[Model, str | None], Served | None] = in_folder
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +138,15 @@ def render_command(model_name: str, deployment: Deployment) -> str:
     if reader.offered is not None:
         flags = reader.offered(flags, deployment.engine.version)
     return shlex.join(reader.render(model_name, flags))
+
+
+def served_as(model: Model, engine: str, named: str | None) -> Served | None:
+    """What `engine` is told to serve; None where no command of its starts the model.
+
+    `named` is the model as a pasted command calls it.
+    """
+    reader = next((reader for reader in readers() if reader.engine == engine), None)
+    return None if reader is None else reader.serves(model, named)
 
 
 def gone_flags(deployment: Deployment) -> tuple[str, ...]:

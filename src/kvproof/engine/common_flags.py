@@ -74,6 +74,11 @@ def limit_name(engine: str, limit: str) -> str:
     return _LIMITS.get(engine, {}).get(limit, limit)
 
 
+def setting_name(engine: str, setting: str) -> str:
+    """The flag by which `engine` takes a setting of vLLM's name."""
+    return _NAMES.get(engine, {}).get(setting, (setting,))[0]
+
+
 def flag_of(option: str) -> str:
     """The flag's name in snake_case of an option as it is typed."""
     return option.lstrip("-").replace("-", "_")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kvproof.engine.base import Deployment, engine_module
+from kvproof.engine.base import Deployment, own_rule
 from kvproof.engine.formula import held_bytes
 from kvproof.kinds import Slot, Types
 from kvproof.model.types import Model
@@ -39,6 +39,6 @@ def own_tensors(draft: Model, *, heads: bool) -> Model:
 
 def draft_cache(model: Model, deployment: Deployment) -> DraftCache | None:
     """The draft's cache under the deployment; None where nothing that keeps one drafts."""
-    own = getattr(engine_module(deployment.engine.name), "draft_for", None)
+    own = own_rule(deployment, "draft_for")
     draft: DraftCache | None = None if own is None else own(model, deployment)
     return draft if draft is not None and draft.slots else None

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
+from kvproof.engine.hooks import Speed, Traits
 from kvproof.errors import UsageError, unknown_name
 from kvproof.kinds import (
     ConvSlot,
@@ -28,6 +29,7 @@ from kvproof.model.weights import weight_bytes
 from kvproof.terms import Term
 from kvproof.units import parse_bytes, parse_rate, parse_tokens
 
+TRAITS = Traits(refuses_lengths=False, ideal=True)
 _SMALLEST = 2**20
 _SOURCE = "plain formula of the literature"
 
@@ -92,6 +94,25 @@ def flags_of(deployment: Deployment) -> Flags:
 def check_flags(deployment: Deployment) -> None:
     """Raise UsageError for an unknown flag or a value out of range."""
     flags_of(deployment)
+
+
+def types_for(model: Model, deployment: Deployment) -> Types:
+    """Element types as given, whatever the checkpoint asks engines for."""
+    return types_of(model, flags_of(deployment).kv_cache_dtype)
+
+
+def streamed_for(model: Model, deployment: Deployment) -> int | None:
+    """What a step reads of the weights, where it is given; None: as stored."""
+    flags = flags_of(deployment)
+    if flags.streamed_weight_bytes is None and not model.tensors:
+        return flags.weight_bytes  # no table and no encoder can be told apart
+    return flags.streamed_weight_bytes
+
+
+def speed_for(deployment: Deployment) -> Speed:
+    """The speed of one GPU, where it is given."""
+    flags = flags_of(deployment)
+    return Speed(bandwidth=flags.bandwidth, flops=flags.flops)
 
 
 def types_of(model: Model, dtype: str | None, k: str | None = None, v: str | None = None) -> Types:

@@ -6,11 +6,10 @@ What a decode step reads is what lies in memory, not what the checkpoint stores.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
-from kvproof.engine.base import Deployment, engine_module
+from kvproof.engine.base import Deployment, own_rule
 from kvproof.engine.rank_weights import loaded_bytes
 from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model
@@ -42,6 +41,11 @@ def asked_quantization(model: Model, deployment: Deployment) -> str | None:
 
 def loaded(model: Model, deployment: Deployment) -> Loaded:
     """The weights of `model`, as served (engine.base.served_model), in memory."""
+    found, own = _loaded(model, deployment), own_rule(deployment, "streamed_for")
+    return found if own is None else msgspec.structs.replace(found, streamed=own(model, deployment))
+
+
+def _loaded(model: Model, deployment: Deployment) -> Loaded:
     if not model.tensors and model.stored_weight_bytes is None:
         return Loaded(total=None)
     total, asked = weight_bytes(model), asked_quantization(model, deployment)
@@ -59,7 +63,7 @@ def loaded(model: Model, deployment: Deployment) -> Loaded:
 
 def _sizer(model: Model, deployment: Deployment) -> Callable[[TensorGroup], int]:
     """Bytes of a group of tensors in memory, by the engine's own rule where it has one."""
-    own: Any = getattr(engine_module(deployment.engine.name), "loaded_for", None)
+    own = own_rule(deployment, "loaded_for")
     if own is not None:
         found: Callable[[TensorGroup], int] = own(model, deployment)
         return found

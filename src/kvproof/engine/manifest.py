@@ -22,7 +22,7 @@ from kvproof.engine.container import (
     runtime_of,
     whole,
 )
-from kvproof.engine.mixed import BY_DEVICE
+from kvproof.engine.mixed import by_device
 from kvproof.engine.node_labels import gpu_of, products_of
 from kvproof.engine.shell import Words
 from kvproof.errors import InputError, UsageError
@@ -160,7 +160,7 @@ def _with_copies(server: Server, passed: list[str]) -> Command:
     if passed:
         notes.append(f"{server.name} is read; servers without a model too: {', '.join(passed)}")
     limit = None if server.gpus is None else server.gpus * server.nodes
-    if deployment.engine.name in BY_DEVICE:
+    if by_device(deployment):
         return _counted(server.command, limit or 1, notes)
     ranks = ranks_of(deployment)
     if limit is not None and limit < ranks:

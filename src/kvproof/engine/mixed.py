@@ -9,25 +9,26 @@ from __future__ import annotations
 import msgspec
 
 from kvproof.engine.base import Budget, Deployment, engine_module
+from kvproof.engine.hooks import traits
 from kvproof.model.types import Model
-
-BY_DEVICE = ("llamacpp", "ollama")
-"""Engines that place layers on each device by its memory: their budgets name every device."""
-_BY_TOKENS = ("sglang", "tensorrt_llm")
-"""Engines whose capacity counts the own stage's layers: their ranks are compared by tokens."""
 
 
 def deciding(model: Model, deployment: Deployment) -> Deployment:
     """The deployment answered for the GPU whose ranks leave the least for the cache."""
-    if not deployment.mixed or deployment.engine.name in BY_DEVICE:
+    if not deployment.mixed or by_device(deployment):
         return deployment
     module = engine_module(deployment.engine.name)
     each = [deployment.on(kind) for _, kind in deployment.kinds]
     left = [module.budget(model, one).interval[0] for one in each]
-    if deployment.engine.name in _BY_TOKENS:
+    if traits(deployment.engine.name).unlike_ranks == "tokens":
         left = [module.capacity(model, one, kv).tokens
                 for one, kv in zip(each, left, strict=True)]  # fmt: skip
     return min(zip(left, each, strict=True), key=lambda pair: pair[0])[1]
+
+
+def by_device(deployment: Deployment) -> bool:
+    """Whether the engine places layers on each device by its memory."""
+    return traits(deployment.engine.name).unlike_ranks == "devices"
 
 
 def smallest_budget(model: Model, deployment: Deployment) -> Budget:
@@ -35,7 +36,7 @@ def smallest_budget(model: Model, deployment: Deployment) -> Budget:
     module = engine_module(deployment.engine.name)
     decider = deciding(model, deployment)
     budget: Budget = module.budget(model, decider)
-    if not deployment.mixed or deployment.engine.name in BY_DEVICE:
+    if not deployment.mixed or by_device(deployment):
         return budget
     terms = [
         msgspec.structs.replace(term, formula=f"{term.formula}; {_who(model, decider)}")

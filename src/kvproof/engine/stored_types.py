@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from kvproof.engine import formula
-from kvproof.engine.base import Deployment, engine_module
+from kvproof.engine.base import Deployment, own_rule
 from kvproof.kinds import LatentSlot, Types
 from kvproof.model.types import Model
 
 
 def types_of(model: Model, deployment: Deployment) -> Types:
     """Element types of keys, values and states that follow the model's own type."""
-    own = getattr(engine_module(deployment.engine.name), "types_for", None)
+    own = own_rule(deployment, "types_for")
     if own is not None:
         types: Types = own(model, deployment)
         return types
     name = deployment.flags.get("kv_cache_dtype")
-    if name in (None, "auto") and model.quantization and deployment.engine.name != "formula":
+    if name in (None, "auto") and model.quantization:
         name = model.quantization.kv_dtype  # what the checkpoint asks engines for
     return formula.types_of(model, _element_name(model, name))
 

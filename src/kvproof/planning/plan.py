@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kvproof.engine import formula
+from kvproof.engine import formula, hooks
 from kvproof.engine.base import (
     Budget,
     Capacity,
@@ -18,24 +18,21 @@ from kvproof.engine.base import (
     ranks_of,
     served_model,
 )
-from kvproof.engine.common_flags import limit_name
+from kvproof.engine.common_flags import limit_name, setting_name
 from kvproof.engine.drafts import DraftCache, draft_cache
 from kvproof.engine.loading import Loaded, asked_quantization, loaded
-from kvproof.engine.mixed import BY_DEVICE, deciding, smallest_budget
+from kvproof.engine.mixed import by_device, deciding, smallest_budget
 from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.engine.stored_types import types_of
 from kvproof.engine.vendors import unconfirmed
 from kvproof.errors import UsageError
 from kvproof.hardware import Accelerator
-from kvproof.kinds import Types, element_type
-from kvproof.model.overrides import trained_length
+from kvproof.kinds import Types
 from kvproof.model.types import Model
 from kvproof.timing.measured import efficiency
 from kvproof.timing.step import Efficiency, Machine, StepTime, crossover_tokens, step_time
 from kvproof.units import show_bytes
 
-_SAY_TYPES = ("vllm",)
-"""Engines whose rules say themselves in which type a checkpoint of 32 bits runs."""
 _EIGHT_BITS = ("fp8", "mxfp8", "modelopt_fp8", "fbgemm_fp8", "ptpc_fp8")
 DEFAULT_CONTEXTS = (4096, 8192, 32768, 131072)
 
@@ -105,8 +102,8 @@ def make_plan(
         budget = adjusted(budget, overheads)
     module = engine_module(deployment.engine.name)
     capacity: Capacity = module.capacity(model, deployment, max(budget.kv_bytes, 0))
-    budget, too_much = _allocated(model, deployment, budget)
-    refusals = (*_refusals(model, deployment), *too_much)
+    budget, too_much = hooks.allocated(model, deployment, budget)
+    refusals = (*hooks.refusals(model, deployment), *too_much)
     asked = _Asked(
         model=model,
         deployment=deployment,
@@ -114,22 +111,22 @@ def make_plan(
         draft=draft_cache(model, deployment),
         ranks=ranks,
         replicas=_replicas(deployment, ranks),
-        weights=_weights(model, deployment),
+        weights=loaded(model, deployment),
     )
-    limit = _limit(deployment, capacity)
+    limit = hooks.length_limit(deployment, capacity)
     short = None if contexts else _cut(model, deployment, limit)
     contexts = contexts or contexts_up_to(limit)
     shorter = _shorter_start(deployment, capacity)
-    warnings = [*_warnings(asked, contexts, capacity.max_model_len)]
+    warnings = [*_warnings(asked, contexts, limit)]
     warnings += [said for said in (short, shorter) if said]
-    rows = tuple(_row(asked, capacity, n) for n in contexts)
+    rows = tuple(_row(asked, capacity, limit, n) for n in contexts)
     return Plan(
         model=model.name,
         engine=str(deployment.engine),
         gpu=deployment.gpu,
         ranks=ranks,
         replicas=asked.replicas,
-        attention_copies=attention_copies(deployment),
+        attention_copies=hooks.attention_copies(deployment),
         budget=budget,
         capacity=capacity,
         bytes_per_token=_bytes_per_token(asked),
@@ -166,14 +163,9 @@ def _shorter_start(deployment: Deployment, capacity: Capacity) -> str | None:
     )
 
 
-def _limit(deployment: Deployment, capacity: Capacity) -> int | None:
-    """The length that the engine takes; the formula refuses none."""
-    return None if deployment.engine.name == "formula" else capacity.max_model_len
-
-
 def _cut(model: Model, deployment: Deployment, limit: int | None) -> str | None:
     """That default contexts are left out which the model, but not the engine, would take."""
-    trained = _reach(model, deployment)
+    trained = hooks.reach(model, deployment)
     left = [n for n in DEFAULT_CONTEXTS if limit is not None and limit < n <= (trained or 0)]
     if not left or limit is None:
         return None
@@ -215,9 +207,9 @@ def _replicas(deployment: Deployment, ranks: int) -> int:
     return count // ranks
 
 
-def _row(asked: _Asked, capacity: Capacity, context: int) -> PlanRow:
+def _row(asked: _Asked, capacity: Capacity, limit: int | None, context: int) -> PlanRow:
     model, deployment, types = asked.model, asked.deployment, asked.types
-    refused = deployment.engine.name != "formula" and context > capacity.max_model_len
+    refused = limit is not None and context > limit
     startable = startable_length(capacity)
     stopped = refused or (startable is not None and context > startable)
     count = 0 if stopped else capacity.sequences(context)
@@ -239,7 +231,7 @@ def _row(asked: _Asked, capacity: Capacity, context: int) -> PlanRow:
         bytes_per_sequence=own + drafted,
         draft_bytes=drafted,
         sequences=count,
-        total_sequences=count * asked.replicas * attention_copies(deployment),
+        total_sequences=count * asked.replicas * hooks.attention_copies(deployment),
         limit="max_model_len" if refused else "max_num_seqs" if limited else "capacity",
         step=step,
         alone=alone,
@@ -253,15 +245,13 @@ def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | No
     bandwidth = float(min(kind.memory_bandwidth for kind in kinds)) if gpu else None
     asked = asked_quantization(model, deployment)
     flops = min(kind.flops(compute_type(model, asked)) for kind in kinds) if gpu else None
-    if deployment.engine.name == "formula":
-        flags = formula.flags_of(deployment)
-        bandwidth, flops = flags.bandwidth or bandwidth, flags.flops or flops
+    given = hooks.speed(deployment)
+    bandwidth, flops = given.bandwidth or bandwidth, given.flops or flops
     if bandwidth is None:
         return None
-    own = getattr(engine_module(deployment.engine.name), "offload_for", None)
     return Machine(
         bandwidth=bandwidth, flops=flops, **_sizes(deployment, ranks),
-        offload=own(model, deployment) if own is not None else None,
+        offload=hooks.offload(model, deployment),
     )  # fmt: skip
 
 
@@ -269,27 +259,11 @@ def _sizes(deployment: Deployment, ranks: int) -> dict[str, Any]:
     """How the ranks of one copy of the attention share the work."""
     stages = parallel_sizes(deployment.flags)[1]
     return {
-        "ranks": ranks // attention_copies(deployment) // prefill_copies(deployment.flags),
+        "ranks": ranks // hooks.attention_copies(deployment) // prefill_copies(deployment.flags),
         "stages": stages if ranks % stages == 0 else 1,
         "context_ranks": context_ranks(deployment.flags),
-        "sharing": _sharing(deployment),
+        "sharing": hooks.expert_copies(deployment),
     }
-
-
-def attention_copies(deployment: Deployment) -> int:
-    """Copies of the attention among the ranks of one replica, each with a cache and requests."""
-    own = getattr(engine_module(deployment.engine.name), "attention_copies", None)
-    return 1 if own is None else int(own(deployment))
-
-
-def _sharing(deployment: Deployment) -> int:
-    """Copies that deal the routed experts out among them: attention's data-parallel ranks.
-
-    Source: vLLM 0.32, model_executor/layers/fused_moe/config.py (FusedMoEParallelConfig.make).
-    """
-    if deployment.engine.name != "vllm":
-        return attention_copies(deployment)
-    return int(deployment.flags.get("data_parallel_size") or 1)
 
 
 def compute_type(model: Model, asked: str | None = None) -> str:
@@ -305,37 +279,24 @@ def efficiency_of(
     model: Model, deployment: Deployment, types: Types, weights: Loaded
 ) -> Efficiency:
     """The formula's roofline is ideal; engines reach what was measured on the GPU."""
-    if deployment.engine.name == "formula" or deployment.accelerator is None:
+    if hooks.traits(deployment.engine.name).ideal or deployment.accelerator is None:
         return Efficiency()
     bits = 8 * (weights.total or 0) / max(1, model.parameters)
     return efficiency(deployment.accelerator.name, kv_bits=types.k.bits, weight_bits=bits)
 
 
-def _weights(model: Model, deployment: Deployment) -> Loaded:
-    """The weights that a step reads; the formula's are given."""
-    found = loaded(model, deployment)
-    if deployment.engine.name != "formula":
-        return found
-    flags = formula.flags_of(deployment)
-    given = flags.streamed_weight_bytes
-    if given is None and not model.tensors:
-        given = flags.weight_bytes  # no table and no encoder can be told apart
-    return msgspec.structs.replace(found, streamed=given)
-
-
-def _warnings(asked: _Asked, contexts: tuple[int, ...], longest: int) -> tuple[str, ...]:
-    """What a reader should know; `longest` is the length that the engine takes."""
+def _warnings(asked: _Asked, contexts: tuple[int, ...], limit: int | None) -> tuple[str, ...]:
+    """What a reader should know; beyond `limit` the engine refuses requests."""
     model, deployment, replicas = asked.model, asked.deployment, asked.replicas
     out = list(model.notes)
-    trained = _reach(model, deployment)
+    trained = hooks.reach(model, deployment)
     if over := _past(contexts, trained):
         reach = "was trained for" if trained == model.context else "is scaled to"
         out.append(f"{model.name} {reach} {trained:,} tokens: {over} is past that")
-    own = getattr(engine_module(deployment.engine.name), "warnings_for", None)
-    out += [] if own is None else own(model, deployment)
-    if deployment.engine.name != "formula" and (over := _past(contexts, longest)):
+    out += hooks.warnings_of(model, deployment)
+    if over := _past(contexts, limit):
         name = limit_name(deployment.engine.name, "max_model_len")
-        out.append(f"the engine refuses {over} tokens: its {name} is {longest:,}")
+        out.append(f"the engine refuses {over} tokens: its {name} is {limit:,}")
     ranks = asked.ranks
     if deployment.gpu_count is None and ranks > 1 and deployment.accelerator is not None:
         out.append(
@@ -344,10 +305,8 @@ def _warnings(asked: _Asked, contexts: tuple[int, ...], longest: int) -> tuple[s
     if replicas > 1 and not deployment.flags:
         out.append(
             f"{replicas} GPUs run {replicas} replicas of one GPU each; "
-            "tensor_parallel_size joins them"
+            f"{setting_name(deployment.engine.name, 'tensor_parallel_size')} joins them"
         )
-    if element_type(model.dtype).name == "f32" and deployment.engine.name not in _SAY_TYPES:
-        out.append("the config asks for 32-bit weights; engines usually cast them to 16 bits")
     return (*out, *_hardware_warnings(deployment))
 
 
@@ -368,7 +327,7 @@ def _hardware_warnings(deployment: Deployment) -> tuple[str, ...]:
         )
     if deployment.mixed:
         names = ", ".join(f"{count} x {kind.name}" for count, kind in deployment.kinds)
-        if deployment.engine.name in BY_DEVICE:
+        if by_device(deployment):
             how = "layers are dealt by memory; the step is reckoned at the slowest GPU"
         else:
             how = "the smallest and the slowest rank decide for all"
@@ -382,29 +341,6 @@ def _part(gpu: Accelerator) -> str:
     if not whole or gpu.memory_bytes > 0.9 * whole:
         return ""
     return f", {show_bytes(gpu.memory_bytes)} of {show_bytes(whole)} are the GPU's"
-
-
-def _refusals(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """Why the engine would not start, by its own check or for want of memory."""
-    own = getattr(engine_module(deployment.engine.name), "refusals_for", None)
-    return () if own is None else tuple(own(model, deployment))
-
-
-def _allocated(
-    model: Model, deployment: Deployment, budget: Budget
-) -> tuple[Budget, tuple[str, ...]]:
-    """The budget with the cache that flags set the size of, and why that can't be."""
-    own = getattr(engine_module(deployment.engine.name), "allocated_for", None)
-    if own is None:
-        return budget, ()
-    found: tuple[Budget, tuple[str, ...]] = own(model, deployment, budget)
-    return found
-
-
-def _reach(model: Model, deployment: Deployment) -> int | None:
-    """The length up to which the model is good, by the engine's own rule where it has one."""
-    own = getattr(engine_module(deployment.engine.name), "trained_for", None)
-    return trained_length(model) if own is None else own(model, deployment)
 
 
 def _past(contexts: tuple[int, ...], limit: int | None) -> str:

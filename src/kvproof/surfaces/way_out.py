@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
+from kvproof.engine.base import parse_engine
+from kvproof.engine.hooks import traits
 from kvproof.planning import Plan
 from kvproof.units import show_bytes
-
-_RELIEFS = {
-    "vllm": (
-        ("CUDA graphs", "--enforce-eager (CUDA graphs, {})"),
-        ("activations", "a smaller --max-num-batched-tokens (of activations, {})"),
-        ("encoder profiling", "fewer images a request (--limit-mm-per-prompt, {})"),
-        ("left unused", "a higher --gpu-memory-utilization (up to {})"),
-    ),
-    "sglang": (("kept free for activations and graphs", "a higher --mem-fraction-static (of {})"),),
-    "tensorrt_llm": (
-        ("buffers of the batch", "a smaller --max_batch_size (of {})"),
-        ("activations", "a smaller --max_num_tokens (of {})"),
-    ),
-}
-"""Terms of the budget that flags make smaller, with the flag, by engine."""
 
 
 def way_out(plan: Plan) -> list[str]:
@@ -32,7 +19,7 @@ def way_out(plan: Plan) -> list[str]:
     values = {term.name: int(term.value) for term in plan.budget.terms}
     reliefs = [
         (values[name], words)
-        for name, words in _RELIEFS.get(plan.engine.partition("@")[0], ())
+        for name, words in traits(parse_engine(plan.engine).name).reliefs
         if values.get(name, 0) > 0
     ]
     missing = f"  {show_bytes(lacking)} are missing on each GPU"

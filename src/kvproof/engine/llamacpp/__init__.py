@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Offload
 from kvproof.engine.drafts import DraftCache
+from kvproof.engine.hooks import Traits
 from kvproof.engine.llamacpp.flags import flags_of, stretched
 from kvproof.kinds import Types, element_type
 from kvproof.model.types import Model
+
+TRAITS = Traits(unlike_ranks="devices")
 
 
 def check_flags(deployment: Deployment) -> None:

@@ -5,12 +5,12 @@ Build numbers of changes are those of the days they were merged, give or take a 
 
 from __future__ import annotations
 
-import re
 from itertools import accumulate
 from typing import Any, Literal
 
 import msgspec
 
+from kvproof.engine.release import release_number
 from kvproof.errors import UsageError
 
 
@@ -89,11 +89,10 @@ def build_of(version: str | None) -> Build:
     """The rules of `b11549`, `11549` or an unnamed (then the newest) build."""
     if version is None:
         return BUILDS[-1]
-    match = re.match(r"b?(\d{1,6})(?![\d.])", version)
-    if match is None:
+    number = release_number(version)
+    if number is None or len(number) > 1:
         raise UsageError(
             f"llama.cpp has builds, not versions like {version[:30]!r}",
             hint="write llamacpp@b11549",
         )
-    number = int(match[1])
-    return max((row for row in BUILDS if row.first <= number), key=lambda row: row.first)
+    return max((row for row in BUILDS if row.first <= number[0]), key=lambda row: row.first)

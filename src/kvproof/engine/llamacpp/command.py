@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvproof.engine.arguments import Grammar, Option, is_option
-from kvproof.engine.command import Reader
+from kvproof.engine.command import Reader, Served
 from kvproof.engine.llamacpp.flags import canonical_flag, is_read
 from kvproof.engine.shell import Words
 from kvproof.errors import UsageError
+from kvproof.model.types import Model
 
 _PROGRAMS = ("llama-server", "llama-cli", "llama-completion", "server", "main")
 # These run one sequence where the server runs four.
@@ -22,6 +23,10 @@ _PREFIX = "LLAMA_ARG_"
 _VARIABLES = {"N_PARALLEL": "parallel", "BATCH": "batch_size", "UBATCH": "ubatch_size"}
 # What `-hf org/name` stands for: the first of Q4_K_M, Q8_0, any (common/download.cpp).
 _DEFAULT_TAG = ":latest"
+_PLACEHOLDER = Served(
+    "./MODEL.gguf", "./MODEL.gguf: the path of its GGUF file, or -hf ORG/NAME-GGUF in place of -m"
+)
+"""Stands for the model where only its config is known, which holds no GGUF weights."""
 
 
 def _start(words: Words) -> int | None:
@@ -120,6 +125,27 @@ def _model_words(model: str) -> list[str]:
     return ["-hf", model.removesuffix(_DEFAULT_TAG)]
 
 
+def gguf_name(model: Model, named: str | None) -> str | None:
+    """The name of GGUF weights: the model's own or a pasted command's; None where neither has one.
+
+    `named` has one as a file, as a tag, or under a name that says so.
+    """
+    local = model.source.origin == "gguf"
+    if not local and "general.architecture" in model.config:
+        return model.name
+    tagged = named is not None and "://" not in named and (":" in named or "gguf" in named.lower())
+    if tagged:
+        return named
+    return model.name if not local and "gguf" in model.name.lower() else None
+
+
+def _serves(model: Model, named: str | None) -> Served:
+    if model.source.origin == "gguf":
+        return Served(str(model.source.location))
+    name = gguf_name(model, named)
+    return _PLACEHOLDER if name is None else Served(name)
+
+
 def _spelled(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -143,4 +169,5 @@ READER = Reader(
     render=_render,
     images=("llama.cpp:server", "llama.cpp:full"),
     entry=("llama-server",),
+    serves=_serves,
 )

@@ -13,6 +13,8 @@ from kvproof.engine.ollama.flags import as_llamacpp, build_name, runner_model
 from kvproof.kinds import Types
 from kvproof.model.types import Model
 
+TRAITS = llamacpp.TRAITS
+
 
 def check_flags(deployment: Deployment) -> None:
     """Raise UsageError for a flag that Ollama does not have or a bad value."""

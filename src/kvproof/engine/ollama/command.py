@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from kvproof.engine.arguments import Grammar, Option, number_or_text, one_value
-from kvproof.engine.command import Reader
+from kvproof.engine.command import Reader, Served
+from kvproof.engine.llamacpp.command import gguf_name
 from kvproof.engine.ollama.flags import NAMES, TO_LLAMACPP
 from kvproof.engine.shell import Words
 from kvproof.errors import UsageError
 from kvproof.model.ollama_store import manifest_path
+from kvproof.model.types import Model
 
 _PREFIX = "OLLAMA_"
 _VERBS = ("run", "pull", "show", "launch", "serve", "start")
 _IMAGE = re.compile(r"(?:^|/)ollama/ollama(?::v?(\d+\.\d+[\w.]*)(?:-[\w.]+)?|:[\w.-]+)?$")
 _STORE = "models"
+_PLACEHOLDER = Served("MODEL", "MODEL: its name in Ollama (ollama list), or hf.co/ORG/NAME-GGUF")
+"""Stands for the model where only its config is known, which holds no GGUF weights."""
 
 
 def _start(words: Words) -> int | None:
@@ -92,6 +96,20 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     return [*settings, "ollama", "run", model.removeprefix("ollama:")]
 
 
+def _serves(model: Model, named: str | None) -> Served | None:
+    """The model under its name in Ollama.
+
+    None for one whose Modelfile has a context of its own: no command line overrides that.
+    """
+    if "num_ctx" in model.settings:
+        return None
+    local = model.source.origin == "gguf"
+    if local and (model.settings or not model.name.endswith(".gguf")):
+        return Served(model.name)
+    name = gguf_name(model, named)
+    return _PLACEHOLDER if name is None else Served(name)
+
+
 READER = Reader(
     engine="ollama",
     start=_start,
@@ -108,4 +126,5 @@ READER = Reader(
     render=_render,
     images=("ollama/ollama",),
     entry=("ollama", "serve"),
+    serves=_serves,
 )

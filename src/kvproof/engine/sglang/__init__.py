@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
+from kvproof.engine.hooks import Traits
 from kvproof.engine.sglang.drafts import draft_for
 from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.engine.sglang.memory import make_budget
@@ -39,6 +40,10 @@ __all__ = [
 ]
 _SOURCE = "SGLang 0.5.23, model_executor/pool_configurator.py"
 _COMPRESSED_RUNNING = 256
+TRAITS = Traits(
+    unlike_ranks="tokens",
+    reliefs=(("kept free for activations and graphs", "a higher --mem-fraction-static (of {})"),),
+)
 
 
 def check_flags(deployment: Deployment) -> None:

@@ -19,6 +19,7 @@ from kvproof.engine import formula
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
+from kvproof.engine.hooks import Traits
 from kvproof.engine.rank_weights import rank_weight_bytes
 from kvproof.engine.stages import own_stages, scarcest, stage_layers
 from kvproof.engine.tensorrt_llm.flags import Flags, canonical_flag, flag_names, is_read, read_flags
@@ -35,6 +36,13 @@ __all__ = (
 )  # fmt: skip
 
 _SOURCE = "TensorRT-LLM, cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp"
+TRAITS = Traits(
+    unlike_ranks="tokens",
+    reliefs=(
+        ("buffers of the batch", "a smaller --max_batch_size (of {})"),
+        ("activations", "a smaller --max_num_tokens (of {})"),
+    ),
+)
 _CONTEXT = 0.6 * GIB
 _ONE_LOG = "rests on one start (0.19.0, Llama 3.1 8B in FP8 on an RTX 5090)"
 

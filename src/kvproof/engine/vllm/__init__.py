@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from kvproof.engine.base import Cache, CacheRequest, Deployment
 from kvproof.engine.drafts import DraftCache
+from kvproof.engine.hooks import Traits
 from kvproof.engine.stored_types import types_of
 from kvproof.engine.vllm.budget import budget, memory_refusals
 from kvproof.engine.vllm.draft import unread_draft
@@ -37,11 +38,22 @@ __all__ = [
     "capacity",
     "check_flags",
     "draft_for",
+    "expert_copies",
     "loaded_for",
     "refusals_for",
     "served_model",
     "warnings_for",
 ]
+
+TRAITS = Traits(
+    says_types=True,
+    reliefs=(
+        ("CUDA graphs", "--enforce-eager (CUDA graphs, {})"),
+        ("activations", "a smaller --max-num-batched-tokens (of activations, {})"),
+        ("encoder profiling", "fewer images a request (--limit-mm-per-prompt, {})"),
+        ("left unused", "a higher --gpu-memory-utilization (up to {})"),
+    ),
+)
 
 
 def check_flags(deployment: Deployment) -> None:
@@ -63,6 +75,14 @@ def loaded_for(model: Model, deployment: Deployment) -> Callable[[TensorGroup], 
     """Bytes of a group of tensors as loaded under the flags."""
     settings = settle(model, deployment)
     return lambda group: kept_bytes(model, settings, group)
+
+
+def expert_copies(deployment: Deployment) -> int:
+    """Data-parallel ranks, which deal the routed experts out: each is a start of its own.
+
+    Source: vLLM 0.32, model_executor/layers/fused_moe/config.py (FusedMoEParallelConfig.make).
+    """
+    return int(deployment.flags.get("data_parallel_size") or 1)
 
 
 def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:

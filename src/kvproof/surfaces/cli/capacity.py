@@ -32,18 +32,15 @@ from kvproof.surfaces.cli.options import (
 def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     """Blocks, tokens and concurrency that --kv-bytes per GPU hold under the engine's allocator."""
     from kvproof.api import capacity as ask
+    from kvproof.engine.hooks import length_limit
     from kvproof.planning.plan import contexts_up_to
 
     named, deployment = deployment_of(ctx)
     model = chosen_model(ctx, named, "kvproof capacity MODEL --kv-bytes 40GiB")
     answer = ask(model, deployment, values["kv_bytes"])
-    bounded = deployment.engine.name != "formula"
-    contexts = asked_contexts(ctx) or (
-        contexts_up_to(answer.max_model_len) if bounded else values["contexts"]
-    )
-    sequences = {
-        n: 0 if bounded and n > answer.max_model_len else answer.sequences(n) for n in contexts
-    }
+    limit = length_limit(deployment, answer)
+    contexts = asked_contexts(ctx) or contexts_up_to(limit)
+    sequences = {n: 0 if limit and n > limit else answer.sequences(n) for n in contexts}
     if values["as_json"]:
         from kvproof.surfaces.document import document
 

@@ -153,13 +153,17 @@ def _engine_chosen(ctx: click.Context) -> bool:
 
 
 def engine_of(ctx: click.Context, gpu: str | None) -> str:
-    """The engine; unless one is named, Ollama for its store, and what runs on the GPU at all."""
+    """The engine; unless one is named, Ollama for its store, the formula where its own inputs are
+    given, and what runs on the GPU at all.
+    """
     engine, gpu = str(ctx.params["engine"]), gpu or ctx.params.get("gpu")
     if _engine_chosen(ctx):
         return engine
     if str(ctx.params.get("source")).startswith("ollama:"):
         return "ollama"
-    if not gpu or _formulas_own(ctx.params):
+    if _formulas_own(ctx.params):
+        return "formula"
+    if not gpu:
         return engine
     from kvproof.engine.vendors import local_engine
     from kvproof.hardware import parse_ranks
@@ -210,16 +214,14 @@ def _typed(names: Iterable[str]) -> str:
 
 
 def make_deployment(values: dict[str, Any], gpu: str | None = None) -> Any:
-    """The deployment that the options describe; the formula's own inputs choose the formula."""
+    """The deployment that the options describe."""
     from kvproof.engine.base import Deployment, parse_engine
     from kvproof.errors import UsageError
 
     engine = str(values["engine"])
     given = _formulas_own(values)
-    if given and engine == "vllm":
-        engine = "formula"
-    if given and engine != "formula":
-        raise UsageError(f"{_typed(given)} belongs to the formula", hint="add --engine formula")
+    if given and parse_engine(engine).name != "formula":
+        raise UsageError(f"{_typed(given)} belongs to the formula", hint="say --engine formula")
     from kvproof.engine.common_flags import named_for
 
     own = named_for(parse_engine(engine).name, _own_flags(values))

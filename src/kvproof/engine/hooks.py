@@ -1,0 +1,111 @@
+"""Rules that only some engines have, asked without naming an engine.
+
+An engine answers one with a function of that name in its module (`own_rule`), and says what sets it
+apart as `TRAITS`. What holds for the others stands here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from kvproof.engine.base import Budget, Capacity, Deployment, Offload, engine_module, own_rule
+from kvproof.kinds import element_type
+from kvproof.model.overrides import trained_length
+from kvproof.model.types import Model
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What sets an engine apart from the others where no rule is asked for."""
+
+    refuses_lengths: bool = True
+    """A request longer than max_model_len is refused."""
+    ideal: bool = False
+    """Steps go by the plain roofline, not by what kernels were measured to reach."""
+    says_types: bool = False
+    """Its notes say in which type a checkpoint of 32 bits runs."""
+    unlike_ranks: Literal["memory", "tokens", "devices"] = "memory"
+    """Ranks on different GPUs: the one that leaves the least memory decides; the one that holds the
+    fewest tokens, where each counts its own stage's layers; or layers are placed on each device by
+    its memory, and budgets name every device."""
+    reliefs: tuple[tuple[str, str], ...] = ()
+    """Terms of the budget that flags make smaller, each with the words that name the flag."""
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes and operations a second that flags give in place of the GPU's."""
+
+    bandwidth: float | None = None
+    flops: float | None = None
+
+
+def traits(engine: str) -> Traits:
+    """What sets `engine` apart."""
+    found: Traits = getattr(engine_module(engine), "TRAITS", Traits())
+    return found
+
+
+def length_limit(deployment: Deployment, capacity: Capacity) -> int | None:
+    """The length beyond which requests are refused; None where none is."""
+    bounded = traits(deployment.engine.name).refuses_lengths
+    return capacity.max_model_len if bounded else None
+
+
+def attention_copies(deployment: Deployment) -> int:
+    """Copies of the attention among the ranks of one replica, each with a cache and requests."""
+    own = own_rule(deployment, "attention_copies")
+    return 1 if own is None else int(own(deployment))
+
+
+def expert_copies(deployment: Deployment) -> int:
+    """Copies that deal one set of routed experts out among them: those of the attention."""
+    own = own_rule(deployment, "expert_copies")
+    return attention_copies(deployment) if own is None else int(own(deployment))
+
+
+def speed(deployment: Deployment) -> Speed:
+    """The speed that flags give."""
+    own = own_rule(deployment, "speed_for")
+    found: Speed = Speed() if own is None else own(deployment)
+    return found
+
+
+def offload(model: Model, deployment: Deployment) -> Offload | None:
+    """What a decode step reads from host memory; None where it reads nothing there."""
+    own = own_rule(deployment, "offload_for")
+    found: Offload | None = None if own is None else own(model, deployment)
+    return found
+
+
+def warnings_of(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """What the engine does to the model that a reader should know."""
+    own = own_rule(deployment, "warnings_for")
+    said = () if own is None else tuple(own(model, deployment))
+    if element_type(model.dtype).name != "f32" or traits(deployment.engine.name).says_types:
+        return said
+    return (*said, "the config asks for 32-bit weights; engines usually cast them to 16 bits")
+
+
+def refusals(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """Why the engine would not start, by its own check or for want of memory."""
+    own = own_rule(deployment, "refusals_for")
+    return () if own is None else tuple(own(model, deployment))
+
+
+def allocated(
+    model: Model, deployment: Deployment, budget: Budget
+) -> tuple[Budget, tuple[str, ...]]:
+    """The budget with the cache that flags set the size of, and why that can't be."""
+    own = own_rule(deployment, "allocated_for")
+    found: tuple[Budget, tuple[str, ...]] = (
+        (budget, ()) if own is None else own(model, deployment, budget)
+    )
+    return found
+
+
+def reach(model: Model, deployment: Deployment) -> int | None:
+    """The length up to which the model is good, by the engine's own rule where it has one."""
+    own: Any = own_rule(deployment, "trained_for")
+    found: int | None = trained_length(model) if own is None else own(model, deployment)
+    return found
