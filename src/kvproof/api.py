@@ -103,16 +103,18 @@ def plan(
     contexts: Sequence[int] = (),
     *,
     overheads: Overheads | None = None,
+    media_tokens: int = 0,
 ) -> Plan:
     """Budget, capacity, sequences, step time and what limits, at each context length.
 
-    `overheads` are what `kvproof check --learn` kept of this engine on this GPU.
+    `overheads` are what `kvproof check --learn` kept of this engine on this GPU; `media_tokens`
+    what images, audio and video of each request take of its context.
     """
     from kvproof.planning import make_plan
 
     _check_model(model)
     _check_deployment(deployment)
-    return make_plan(model, deployment, _contexts(contexts), overheads)
+    return make_plan(model, deployment, _contexts(contexts), overheads, media_tokens)
 
 
 def _bytes(value: Any) -> int:

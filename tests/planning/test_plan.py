@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kvproof
 from kvproof.engine.stored_types import types_of
 from kvproof.errors import UsageError
-from kvproof.planning.plan import startable_length
+from kvproof.planning.contexts import startable_length
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 

@@ -69,6 +69,12 @@ def test_default_contexts_that_are_too_short_are_left_out(tmp_path: Path) -> Non
     done = plan(tmp_path, QWEN, "--images", "3000x3000", "--json")
     rows = json.loads(done.stdout)["result"]["rows"]
     assert [row["context"] for row in rows] == [32768, 131072]
+    served = ("--engine", "vllm", "--images", "3000x3000", "--max-model-len")
+    cut = plan(tmp_path, QWEN, *served, "32k", "--json")
+    assert [row["context"] for row in json.loads(cut.stdout)["result"]["rows"]] == [32768]
+    full = plan(tmp_path, QWEN, *served, "8k")
+    assert full.returncode == 2
+    assert "no room for text in a context of 8,192" in full.stderr
 
 
 def test_cross_attention_slots_are_beside_the_context(tmp_path: Path) -> None:

@@ -280,6 +280,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     terms: tuple[Term, ...] = ()
     usable_blocks: int
     max_num_seqs: int | None = None
+    estimated_max_model_len: int | None = None
+    """The longest request that fits, where one of max_model_len does not and the engine says so."""
     blocks_held: Callable[[int], int]
 
     @overload

@@ -33,6 +33,26 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Terms of the budget that flags make smaller, each with the words that name the flag."""
 
 
+class Copies(msgspec.Struct, frozen=True, kw_only=True):
+    """Sets of ranks that each hold the whole attention, and deal the routed experts out among them.
+
+    Of one replica's ranks: `attention` sets with a cache and requests of their own, times `dealing`
+    sets that hold the same cache and deal a step's sequences out, times `repeating` sets that hold
+    the same cache and run every sequence alike. `outside` of as many more replicas belong to the
+    same experts.
+    """
+
+    attention: int = 1
+    dealing: int = 1
+    repeating: int = 1
+    outside: int = 1
+
+    @property
+    def sets(self) -> int:
+        """Sets among the ranks of one replica."""
+        return self.attention * self.dealing * self.repeating
+
+
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes and operations a second that flags give in place of the GPU's."""
 
@@ -52,16 +72,11 @@ def length_limit(deployment: Deployment, capacity: Capacity) -> int | None:
     return capacity.max_model_len if bounded else None
 
 
-def attention_copies(deployment: Deployment) -> int:
-    """Copies of the attention among the ranks of one replica, each with a cache and requests."""
-    own = own_rule(deployment, "attention_copies")
-    return 1 if own is None else int(own(deployment))
-
-
-def expert_copies(deployment: Deployment) -> int:
-    """Copies that deal one set of routed experts out among them: those of the attention."""
-    own = own_rule(deployment, "expert_copies")
-    return attention_copies(deployment) if own is None else int(own(deployment))
+def copies(deployment: Deployment) -> Copies:
+    """The sets of ranks that each hold the whole attention."""
+    own = own_rule(deployment, "copies_for")
+    found: Copies = Copies() if own is None else own(deployment)
+    return found
 
 
 def speed(deployment: Deployment) -> Speed:

@@ -11,30 +11,22 @@ from kvproof.engine.base import (
     Budget,
     Capacity,
     Deployment,
-    context_ranks,
     engine_module,
-    parallel_sizes,
-    prefill_copies,
     ranks_of,
     served_model,
 )
-from kvproof.engine.common_flags import limit_name, setting_name
 from kvproof.engine.drafts import DraftCache, draft_cache
-from kvproof.engine.loading import Loaded, asked_quantization, loaded
-from kvproof.engine.mixed import by_device, deciding, smallest_budget
+from kvproof.engine.loading import Loaded, loaded
+from kvproof.engine.mixed import deciding, smallest_budget
 from kvproof.engine.overheads import Overheads, adjusted
 from kvproof.engine.stored_types import types_of
-from kvproof.engine.vendors import unconfirmed
 from kvproof.errors import UsageError
-from kvproof.hardware import Accelerator
 from kvproof.kinds import Types
 from kvproof.model.types import Model
-from kvproof.timing.measured import efficiency
-from kvproof.timing.step import Efficiency, Machine, StepTime, crossover_tokens, step_time
-from kvproof.units import show_bytes
-
-_EIGHT_BITS = ("fp8", "mxfp8", "modelopt_fp8", "fbgemm_fp8", "ptpc_fp8")
-DEFAULT_CONTEXTS = (4096, 8192, 32768, 131072)
+from kvproof.planning.contexts import check_room, contexts_up_to, left_out, startable_length
+from kvproof.planning.machine import efficiency_of, machine_of, shared_out
+from kvproof.planning.remarks import remarks, shorter_start
+from kvproof.timing.step import Machine, StepTime, crossover_tokens, step_time
 
 
 class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +80,14 @@ def make_plan(
     deployment: Deployment,
     contexts: tuple[int, ...] = (),
     overheads: Overheads | None = None,
+    media: int = 0,
 ) -> Plan:
     """The plan at `contexts`, corrected by learned `overheads`.
 
-    By default at 4k, 8k, 32k and 128k, as far as the engine goes (contexts_up_to).
-    Raises UsageError for a GPU count that the ranks do not divide.
+    By default at 4k, 8k, 32k and 128k, as far as the engine goes (contexts_up_to). `media`: tokens
+    of each context that images, audio and video of the request take.
+    Raises UsageError for a GPU count that the ranks do not divide, and for contexts without room
+    for text.
     """
     model = served_model(model, deployment)
     ranks = ranks_of(deployment)
@@ -103,30 +98,30 @@ def make_plan(
     module = engine_module(deployment.engine.name)
     capacity: Capacity = module.capacity(model, deployment, max(budget.kv_bytes, 0))
     budget, too_much = hooks.allocated(model, deployment, budget)
-    refusals = (*hooks.refusals(model, deployment), *too_much)
     asked = _Asked(
         model=model,
         deployment=deployment,
+        capacity=capacity,
+        limit=hooks.length_limit(deployment, capacity),
         types=types_of(model, deployment),
         draft=draft_cache(model, deployment),
-        ranks=ranks,
         replicas=_replicas(deployment, ranks),
         weights=loaded(model, deployment),
     )
-    limit = hooks.length_limit(deployment, capacity)
-    short = None if contexts else _cut(model, deployment, limit)
-    contexts = contexts or contexts_up_to(limit)
-    shorter = _shorter_start(deployment, capacity)
-    warnings = [*_warnings(asked, contexts, limit)]
-    warnings += [said for said in (short, shorter) if said]
-    rows = tuple(_row(asked, capacity, limit, n) for n in contexts)
+    check_room(contexts, media)
+    short = None if contexts else left_out(model, deployment, asked.limit)
+    contexts = contexts or contexts_up_to(asked.limit, media)
+    said = (*remarks(model, deployment, contexts, asked.limit), short)
+    said = (*said, shorter_start(deployment, capacity))
+    refusals = (*hooks.refusals(model, deployment), *too_much)
+    rows = tuple(_row(asked, n) for n in contexts)
     return Plan(
         model=model.name,
         engine=str(deployment.engine),
         gpu=deployment.gpu,
         ranks=ranks,
         replicas=asked.replicas,
-        attention_copies=hooks.attention_copies(deployment),
+        attention_copies=hooks.copies(deployment).attention,
         budget=budget,
         capacity=capacity,
         bytes_per_token=_bytes_per_token(asked),
@@ -134,43 +129,8 @@ def make_plan(
         rows=rows,
         crossover_tokens=_crossover(asked, contexts[0]),
         fits=budget.kv_bytes > 0 and not refusals and any(row.sequences for row in rows),
-        warnings=(*warnings, *refusals),
+        warnings=(*filter(None, said), *refusals),
     )
-
-
-def contexts_up_to(limit: int | None) -> tuple[int, ...]:
-    """The default contexts that a limit allows; the limit itself where it allows none."""
-    if limit is None:
-        return DEFAULT_CONTEXTS
-    return tuple(n for n in DEFAULT_CONTEXTS if n <= limit) or (limit,)
-
-
-def startable_length(capacity: Capacity) -> int | None:
-    """The max_model_len at which an engine starts that checks a request of it; None: as it is."""
-    found: int | None = getattr(capacity, "estimated_max_model_len", None)
-    return None if capacity.error is None else found
-
-
-def _shorter_start(deployment: Deployment, capacity: Capacity) -> str | None:
-    """With which flag the rows of a plan hold that does not start without it."""
-    length = startable_length(capacity)
-    if not length:
-        return None
-    name = limit_name(deployment.engine.name, "max_model_len")
-    return (
-        f"the engine does not start with {name} {capacity.max_model_len:,}: what fits is reckoned "
-        f"for a start with {name} {length:,} or less"
-    )
-
-
-def _cut(model: Model, deployment: Deployment, limit: int | None) -> str | None:
-    """That default contexts are left out which the model, but not the engine, would take."""
-    trained = hooks.reach(model, deployment)
-    left = [n for n in DEFAULT_CONTEXTS if limit is not None and limit < n <= (trained or 0)]
-    if not left or limit is None:
-        return None
-    name = limit_name(deployment.engine.name, "max_model_len")
-    return f"longer contexts are left out: {name} is {limit:,}, the model reaches {trained:,}"
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,9 +138,11 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Model
     deployment: Deployment
+    capacity: Capacity
+    limit: int | None
+    """The length beyond which the engine refuses requests."""
     types: Types
     draft: DraftCache | None
-    ranks: int
     replicas: int
     weights: Loaded
 
@@ -192,7 +154,7 @@ def _bytes_per_token(asked: _Asked) -> int:
 
 def _crossover(asked: _Asked, context: int) -> float | None:
     model, deployment = asked.model, asked.deployment
-    machine = Machine(bandwidth=1.0, flops=None, **_sizes(deployment, asked.ranks))
+    machine = shared_out(deployment, Machine(bandwidth=1.0, flops=None))
     reads = (asked.weights.streamed, asked.weights.experts)
     return crossover_tokens(model, asked.types, *reads, machine=machine, context=context)
 
@@ -207,13 +169,14 @@ def _replicas(deployment: Deployment, ranks: int) -> int:
     return count // ranks
 
 
-def _row(asked: _Asked, capacity: Capacity, limit: int | None, context: int) -> PlanRow:
+def _row(asked: _Asked, context: int) -> PlanRow:
     model, deployment, types = asked.model, asked.deployment, asked.types
-    refused = limit is not None and context > limit
+    capacity = asked.capacity
+    refused = asked.limit is not None and context > asked.limit
     startable = startable_length(capacity)
     stopped = refused or (startable is not None and context > startable)
     count = 0 if stopped else capacity.sequences(context)
-    machine = machine_of(deployment, model, asked.ranks)
+    machine = machine_of(model, deployment)
     step = alone = None
     if machine is not None:
         args: dict[str, Any] = {
@@ -231,118 +194,8 @@ def _row(asked: _Asked, capacity: Capacity, limit: int | None, context: int) -> 
         bytes_per_sequence=own + drafted,
         draft_bytes=drafted,
         sequences=count,
-        total_sequences=count * asked.replicas * hooks.attention_copies(deployment),
+        total_sequences=count * asked.replicas * hooks.copies(deployment).attention,
         limit="max_model_len" if refused else "max_num_seqs" if limited else "capacity",
         step=step,
         alone=alone,
     )
-
-
-def machine_of(deployment: Deployment, model: Model, ranks: int) -> Machine | None:
-    """Bandwidth and peak of one rank, None when neither a GPU nor a bandwidth is named."""
-    gpu = deployment.accelerator
-    kinds = [kind for _, kind in deployment.kinds]  # a step waits for the slowest rank
-    bandwidth = float(min(kind.memory_bandwidth for kind in kinds)) if gpu else None
-    asked = asked_quantization(model, deployment)
-    flops = min(kind.flops(compute_type(model, asked)) for kind in kinds) if gpu else None
-    given = hooks.speed(deployment)
-    bandwidth, flops = given.bandwidth or bandwidth, given.flops or flops
-    if bandwidth is None:
-        return None
-    return Machine(
-        bandwidth=bandwidth, flops=flops, **_sizes(deployment, ranks),
-        offload=hooks.offload(model, deployment),
-    )  # fmt: skip
-
-
-def _sizes(deployment: Deployment, ranks: int) -> dict[str, Any]:
-    """How the ranks of one copy of the attention share the work."""
-    stages = parallel_sizes(deployment.flags)[1]
-    return {
-        "ranks": ranks // hooks.attention_copies(deployment) // prefill_copies(deployment.flags),
-        "stages": stages if ranks % stages == 0 else 1,
-        "context_ranks": context_ranks(deployment.flags),
-        "sharing": hooks.expert_copies(deployment),
-    }
-
-
-def compute_type(model: Model, asked: str | None = None) -> str:
-    """The type in which the model's matrices are multiplied; `asked`: --quantization's scheme."""
-    scheme = model.quantization.default if model.quantization else None
-    name = scheme.name if scheme is not None else asked
-    if name is None:
-        return "bf16" if model.dtype == "bf16" else "fp16"
-    return "fp8" if name.startswith(_EIGHT_BITS) else "bf16"
-
-
-def efficiency_of(
-    model: Model, deployment: Deployment, types: Types, weights: Loaded
-) -> Efficiency:
-    """The formula's roofline is ideal; engines reach what was measured on the GPU."""
-    if hooks.traits(deployment.engine.name).ideal or deployment.accelerator is None:
-        return Efficiency()
-    bits = 8 * (weights.total or 0) / max(1, model.parameters)
-    return efficiency(deployment.accelerator.name, kv_bits=types.k.bits, weight_bits=bits)
-
-
-def _warnings(asked: _Asked, contexts: tuple[int, ...], limit: int | None) -> tuple[str, ...]:
-    """What a reader should know; beyond `limit` the engine refuses requests."""
-    model, deployment, replicas = asked.model, asked.deployment, asked.replicas
-    out = list(model.notes)
-    trained = hooks.reach(model, deployment)
-    if over := _past(contexts, trained):
-        reach = "was trained for" if trained == model.context else "is scaled to"
-        out.append(f"{model.name} {reach} {trained:,} tokens: {over} is past that")
-    out += hooks.warnings_of(model, deployment)
-    if over := _past(contexts, limit):
-        name = limit_name(deployment.engine.name, "max_model_len")
-        out.append(f"the engine refuses {over} tokens: its {name} is {limit:,}")
-    ranks = asked.ranks
-    if deployment.gpu_count is None and ranks > 1 and deployment.accelerator is not None:
-        out.append(
-            f"one replica takes {ranks} GPUs: as many {deployment.accelerator.name} are assumed"
-        )
-    if replicas > 1 and not deployment.flags:
-        out.append(
-            f"{replicas} GPUs run {replicas} replicas of one GPU each; "
-            f"{setting_name(deployment.engine.name, 'tensor_parallel_size')} joins them"
-        )
-    return (*out, *_hardware_warnings(deployment))
-
-
-def _hardware_warnings(deployment: Deployment) -> tuple[str, ...]:
-    """Of memory that is shared with the host, of weights kept there, and of unequal ranks."""
-    gpu, out = deployment.accelerator, []
-    if gpu is not None and gpu.unified_memory and not deployment.flags.get("used"):
-        out.append(
-            f"{gpu.name} shares its memory with the CPU{_part(gpu)}: what the system and other "
-            "programs hold comes off it; give that as --used SIZE (used=)"
-        )
-    kinds = {kind.vendor: kind for _, kind in deployment.kinds}.values()
-    out += [said for kind in kinds if (said := unconfirmed(deployment.engine.name, kind))]
-    if deployment.flags.get("cpu_offload_gb"):
-        out.append(
-            "weights kept in host memory are read over PCIe in every step: steps take longer than "
-            "said here"
-        )
-    if deployment.mixed:
-        names = ", ".join(f"{count} x {kind.name}" for count, kind in deployment.kinds)
-        if by_device(deployment):
-            how = "layers are dealt by memory; the step is reckoned at the slowest GPU"
-        else:
-            how = "the smallest and the slowest rank decide for all"
-        out.append(f"different GPUs ({names}): {how}")
-    return tuple(out)
-
-
-def _part(gpu: Accelerator) -> str:
-    """How much of the machine's memory is the GPU's, where that is much less."""
-    whole = gpu.nominal_memory_bytes
-    if not whole or gpu.memory_bytes > 0.9 * whole:
-        return ""
-    return f", {show_bytes(gpu.memory_bytes)} of {show_bytes(whole)} are the GPU's"
-
-
-def _past(contexts: tuple[int, ...], limit: int | None) -> str:
-    """The context lengths beyond `limit`, as people read them."""
-    return ", ".join(f"{n:,}" for n in contexts if limit is not None and n > limit)

@@ -37,9 +37,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     as many batches as there are stages are in flight, so that every stage works.
     `context_ranks` of the ranks that share a layer deal a sequence's positions out among them
     (decode context parallelism): each keeps and reads its part of what grows with the length.
-    `sharing` copies of the model deal one set of routed experts out among them (data parallelism
-    of the attention): each keeps and reads its part, for the sequences of all. `offload`: what is
-    read from host memory instead, and ranks that work one after the other.
+    `copies` of these ranks hold the same cache and deal a step's sequences out (prefill context
+    parallelism). `sharing` sets of such ranks deal one set of routed experts out: each reads its
+    part of those that the sequences of all hit; `repeating` of them run each sequence alike.
+    `offload`: what is read from host memory instead, and ranks that work one after the other.
     """
 
     bandwidth: float
@@ -47,7 +48,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int = 1
     stages: int = 1
     context_ranks: int = 1
+    copies: int = 1
     sharing: int = 1
+    repeating: int = 1
     offload: Offload | None = None
 
     @property
@@ -56,8 +59,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return self.ranks // self.stages
 
     def in_flight(self, sequences: float) -> float:
-        """Batches that `sequences` are dealt out to: one for each stage, while they last."""
-        return min(self.stages, max(sequences, 1))
+        """Batches that `sequences` are dealt out to: one for each copy's stage, while they last."""
+        return min(self.stages * self.copies, max(sequences, 1))
 
     def speed(self, sequences: int) -> float:
         """Bytes a second of the ranks that read at once."""
@@ -164,16 +167,18 @@ def weights_read(
     experts: int | None = None,
     *,
     sharing: int = 1,
+    repeating: int = 1,
 ) -> int:
     """Weight bytes that a step of `batch` sequences reads; sizes that aren't given are as stored.
 
     Of E experts with k chosen per token a batch hits E x (1 - (1 - k/E)^batch) on average. Of
-    `sharing` copies with so many sequences each, one reads its part of those that all hit.
+    `sharing` sets of ranks with so many sequences each, `repeating` of them the same ones, one
+    reads its part of those that all hit.
     """
     total = streamed_weight_bytes(model) if streamed is None else streamed
     if not model.experts or not model.experts_per_token:
         return total
-    share = _experts_hit(model, batch * sharing)
+    share = _experts_hit(model, batch * sharing / repeating)
     held = expert_bytes(model) if experts is None else experts
     return total - round((1 - share / sharing) * held)
 
@@ -190,7 +195,8 @@ def _rounds_read(
     """Weight bytes that a step reads: every batch in flight reads the weights once."""
     flying = machine.in_flight(sequences)
     batch = max(sequences, 1) / flying
-    return round(flying * weights_read(model, batch, *sizes, sharing=machine.sharing))
+    shared = {"sharing": machine.sharing, "repeating": machine.repeating}
+    return round(flying * weights_read(model, batch, *sizes, **shared))
 
 
 def _cache_read(
@@ -287,7 +293,7 @@ def _terms(
     (weights, once, kv), (reading, flops, computing) = read, work
     (speed, flying), behind = pace, " + host" if sum(host) else ""
     copies = f" {once:,} B + {kv - once:,} B that GPUs hold more than once" if kv > once else ""
-    passes = f", {flying} batches in flight over the pipeline's stages" if flying > 1 else ""
+    passes = f", {flying} batches in flight" if flying > 1 else ""
     return (
         Term(
             name="weights read",

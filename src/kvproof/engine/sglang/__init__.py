@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
-from kvproof.engine.hooks import Traits
+from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.sglang.drafts import draft_for
 from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.engine.sglang.memory import make_budget
@@ -29,11 +29,11 @@ from kvproof.terms import Term
 from kvproof.units import GB
 
 __all__ = [
-    "attention_copies",
     "budget",
     "cache",
     "capacity",
     "check_flags",
+    "copies_for",
     "draft_for",
     "served_model",
     "share",
@@ -51,12 +51,16 @@ def check_flags(deployment: Deployment) -> None:
     read_flags(deployment)
 
 
-def attention_copies(deployment: Deployment) -> int:
-    """Attention data-parallel copies in one tensor-parallel group, each with its own pool.
+def copies_for(deployment: Deployment) -> Copies:
+    """Attention data-parallel copies in one tensor-parallel group, each with its own pool; context
+    ranks share a prefill alone and run every sequence of a decode step.
 
-    Source: SGLang 0.5.23, layers/dp_attention.py.
+    Source: SGLang 0.5.23, layers/dp_attention.py, layers/cp.
     """
-    return read_flags(deployment).replicas
+    flags = read_flags(deployment)
+    return Copies(
+        attention=flags.replicas, repeating=flags.tp // flags.replicas // flags.attention_tp
+    )
 
 
 def served_model(model: Model, deployment: Deployment) -> Model:

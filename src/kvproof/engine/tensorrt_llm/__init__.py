@@ -19,7 +19,7 @@ from kvproof.engine import formula
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Group
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
-from kvproof.engine.hooks import Traits
+from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.rank_weights import rank_weight_bytes
 from kvproof.engine.stages import own_stages, scarcest, stage_layers
 from kvproof.engine.tensorrt_llm.flags import Flags, canonical_flag, flag_names, is_read, read_flags
@@ -52,14 +52,14 @@ def check_flags(deployment: Deployment) -> None:
     read_flags(deployment)
 
 
-def attention_copies(deployment: Deployment) -> int:
+def copies_for(deployment: Deployment) -> Copies:
     """Ranks of one tensor-parallel group that each keep requests of their own (attention_dp).
 
     Source: TensorRT-LLM 1.x, _torch/pyexecutor/resource_manager.py: without tensor parallelism
     every rank's pool holds all KV heads.
     """
     flags = read_flags(deployment)
-    return flags.tp // flags.attention_tp
+    return Copies(attention=flags.tp // flags.attention_tp)
 
 
 def types_for(model: Model, deployment: Deployment) -> Types:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvproof.engine.base import Cache, CacheRequest, Deployment
+from kvproof.engine.base import Cache, CacheRequest, Deployment, context_ranks, prefill_copies
 from kvproof.engine.drafts import DraftCache
-from kvproof.engine.hooks import Traits
+from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.stored_types import types_of
 from kvproof.engine.vllm.budget import budget, memory_refusals
 from kvproof.engine.vllm.draft import unread_draft
@@ -37,8 +37,8 @@ __all__ = [
     "cache",
     "capacity",
     "check_flags",
+    "copies_for",
     "draft_for",
-    "expert_copies",
     "loaded_for",
     "refusals_for",
     "served_model",
@@ -77,12 +77,20 @@ def loaded_for(model: Model, deployment: Deployment) -> Callable[[TensorGroup], 
     return lambda group: kept_bytes(model, settings, group)
 
 
-def expert_copies(deployment: Deployment) -> int:
-    """Data-parallel ranks, which deal the routed experts out: each is a start of its own.
+def copies_for(deployment: Deployment) -> Copies:
+    """Prefill context ranks hold the whole cache: decoding, they deal the sequences out, and with
+    decode context ranks all run every one. Data-parallel ranks are starts of their own.
 
-    Source: vLLM 0.32, model_executor/layers/fused_moe/config.py (FusedMoEParallelConfig.make).
+    Source: vLLM 0.32, config/parallel.py (pcp_shard_decode_requests), and
+    model_executor/layers/fused_moe/config.py (FusedMoEParallelConfig.make).
     """
-    return int(deployment.flags.get("data_parallel_size") or 1)
+    flags = deployment.flags
+    sets, dealt = prefill_copies(flags), context_ranks(flags) == 1
+    return Copies(
+        dealing=sets if dealt else 1,
+        repeating=1 if dealt else sets,
+        outside=int(flags.get("data_parallel_size") or 1),
+    )
 
 
 def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:

@@ -50,8 +50,6 @@ class VllmCapacity(Capacity, frozen=True, kw_only=True):
     state_mode: str
     needed_bytes: int
     """Bytes that a request of max_model_len needs, the null block included where it counts."""
-    estimated_max_model_len: int | None = None
-    """The longest request that fits, when one of max_model_len does not."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

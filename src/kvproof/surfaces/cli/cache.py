@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from kvproof.surfaces.cli.options import RATE, TOKEN_LIST, TOKENS, inputs_of, output_options, warn
+from kvproof.surfaces.cli.options import (
+    RATE,
+    TOKEN_LIST,
+    TOKENS,
+    asked_contexts,
+    inputs_of,
+    output_options,
+    warn,
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,7 +25,8 @@ from kvproof.surfaces.cli.options import RATE, TOKEN_LIST, TOKENS, inputs_of, ou
     type=TOKEN_LIST,
     default="4k,8k,32k,128k",
     show_default=True,
-    help="Cached tokens per sequence: a list or a doubling range.",
+    help="Cached tokens per sequence: a list or a doubling range. The default ends where the model "
+    "does.",
 )
 @click.option("--lengths", type=TOKEN_LIST, help="One batch of sequences of these lengths.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences of each length.")
@@ -95,7 +104,9 @@ def _cache(ctx: click.Context, model: Any) -> int:
     if values["lengths"]:
         rows = [(values["lengths"], ask(model, lengths=values["lengths"], **options))]
     else:
-        rows = [((n,), ask(model, n, batch=values["batch"], **options)) for n in values["contexts"]]
+        rows = [
+            ((n,), ask(model, n, batch=values["batch"], **options)) for n in _contexts(ctx, model)
+        ]
     if values["chart"]:
         from kvproof.surfaces.charts import cache_chart, save
 
@@ -119,6 +130,14 @@ def _cache(ctx: click.Context, model: Any) -> int:
     click.echo(fold(_cache_text(model, types, rows, per_token, explain=values["explain"])))
     warn(model.notes)
     return 0
+
+
+def _contexts(ctx: click.Context, model: Any) -> tuple[int, ...]:
+    """The contexts asked for, else the default ones that the model reaches."""
+    from kvproof.model.overrides import trained_length
+    from kvproof.planning.contexts import contexts_up_to
+
+    return asked_contexts(ctx) or contexts_up_to(trained_length(model))
 
 
 def _cache_text(model: Any, types: Any, rows: Any, per_token: int, *, explain: bool) -> str:
@@ -156,7 +175,7 @@ def _variant(ctx: click.Context, model: Any) -> int:
     """transformers' quantized or offloaded cache at each context."""
     values = ctx.params
     ask = _quantized if values["quantized"] else _offloaded
-    rows = [(n, ask(model, n, values)) for n in values["contexts"]]
+    rows = [(n, ask(model, n, values)) for n in _contexts(ctx, model)]
     if values["as_json"]:
         from kvproof.surfaces.document import document
 

@@ -33,7 +33,7 @@ def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     """Blocks, tokens and concurrency that --kv-bytes per GPU hold under the engine's allocator."""
     from kvproof.api import capacity as ask
     from kvproof.engine.hooks import length_limit
-    from kvproof.planning.plan import contexts_up_to
+    from kvproof.planning.contexts import contexts_up_to
 
     named, deployment = deployment_of(ctx)
     model = chosen_model(ctx, named, "kvproof capacity MODEL --kv-bytes 40GiB")

@@ -82,35 +82,21 @@ def media_terms(model: Any, values: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
+def context_tokens(terms: Sequence[Any]) -> int:
+    """Tokens of each context that the media take."""
+    if not terms:
+        return 0
+    from kvproof.model.multimodal import total_tokens
+
+    return total_tokens(terms)
+
+
 def with_media(model: Any, terms: Sequence[Any]) -> Any:
     """The model whose requests bring the media: what they hold beside the context counts."""
     from kvproof.model.multimodal import encoder_tokens, with_encoder_tokens
 
     slots = encoder_tokens(terms)
     return with_encoder_tokens(model, slots) if slots else model
-
-
-def contexts_with(
-    ctx: click.Context, terms: Sequence[Any], contexts: Sequence[int]
-) -> tuple[int, ...]:
-    """The contexts that hold the media and at least one token of text.
-
-    A context that was asked for and is too short is refused; default ones are left out.
-    """
-    from kvproof.errors import UsageError
-    from kvproof.model.multimodal import total_tokens
-
-    tokens = total_tokens(terms)
-    wide = tuple(n for n in contexts if n > tokens)
-    asked = ctx.get_parameter_source("contexts") is click.core.ParameterSource.COMMANDLINE
-    if wide and (not asked or len(wide) == len(contexts)):
-        return wide
-    short = ", ".join(f"{n:,}" for n in contexts if n <= tokens)
-    raise UsageError(
-        f"the media of one request take {tokens:,} tokens, which leaves no room for text in a "
-        f"context of {short}",
-        hint="raise --contexts, or send fewer or smaller media",
-    )
 
 
 def media_document(terms: Sequence[Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import click
 
 from kvproof.surfaces.cli.chosen import chosen_model
 from kvproof.surfaces.cli.media import (
-    contexts_with,
+    context_tokens,
     media_document,
     media_options,
     media_terms,
@@ -59,10 +59,15 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
         raise UsageError("no GPU is named", hint="add --gpu H100-80GB (kvproof gpus lists them)")
     model = chosen_model(ctx, named, "kvproof MODEL --gpu GPU")
     media = media_terms(model, values)
-    contexts = contexts_with(ctx, media, values["contexts"]) if media else asked_contexts(ctx)
     model = with_media(model, media)
     learned = None if values["fresh"] else _learned(model, deployment)
-    answer = make(model, deployment, contexts, overheads=learned)
+    answer = make(
+        model,
+        deployment,
+        asked_contexts(ctx),
+        overheads=learned,
+        media_tokens=context_tokens(media),
+    )
     _print(ctx, (model, deployment, answer, media))
     return 0 if answer.fits and answer.capacity.error is None else 1
 
