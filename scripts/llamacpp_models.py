@@ -319,6 +319,89 @@ def kimi_linear(r: Random) -> Keys:
     return keys | {"attention.head_count_kv": heads, "ssm.conv_kernel": 4, "kda.head_dim": 64}
 
 
+def kimi_k3(r: Random) -> Keys:
+    return bailing_linear(r) | {
+        "attn_res.block_size": r.choice([0, 2, 3, 12]),
+        "activation.situ_beta": 4.0,
+        "activation.situ_linear_beta": r.choice([0.0, 25.0]),
+        "expert_latent_length": r.choice([0, 64, 256]),
+    }
+
+
+def glm5_next(r: Random) -> Keys:
+    keys = bailing_linear(r)
+    rank, pool = r.choice([128, 512]), r.choice([2, 4, 64])
+    heads = keys["attention.head_count_kv"]
+    owns = [not any(heads[:i]) or r.random() < 0.5 for i in range(len(heads))]
+    return keys | {
+        "rope.dimension_count": 0,
+        "attention.key_length": rank,
+        "attention.value_length": rank,
+        "attention.kv_lora_rank": rank,
+        "attention.key_length_mla": 128,
+        "attention.indexer.head_count": 8,
+        "attention.indexer.key_length": 64,
+        "attention.indexer.top_k": pool * r.choice([1, 4, 8]),
+        "attention.indexer.kpool": pool,
+        "attention.indexer.kpool_select_tail": r.random() < 0.5,
+        "attention.indexer.types": owns,
+        **hyper_connections(r),
+    }
+
+
+def hyper_connections(r: Random) -> Keys:
+    return {
+        "hyper_connection.count": 4,
+        "hyper_connection.sinkhorn_iterations": r.choice([2, 20]),
+        "hyper_connection.epsilon": 1e-6,
+        "hyper_connection.magnitude": 2.0,
+    }
+
+
+def hy_v4(r: Random) -> Keys:
+    keys = latent(r) | hyper_connections(r) | {"hyper_connection.count": r.choice([2, 4])}
+    if r.random() < 0.3:
+        return keys
+    owns = [True] + [r.random() < 0.5 for _ in range(keys["block_count"] - 1)]
+    return keys | {
+        "attention.indexer.head_count": 8,
+        "attention.indexer.key_length": 128,
+        "attention.indexer.top_k": r.choice([256, 2048]),
+        "attention.indexer.types": owns,
+    }
+
+
+def qwen4(r: Random) -> Keys:
+    keys = gated_delta(moe)(r)
+    streams = r.choice([2, 4])
+    return keys | {
+        "rope.dimension_count": 64,
+        "hyper_connection.count": streams,
+        "hyper_connection.low_rank": r.choice([32, 128]),
+        "attention.indexer.head_count": r.choice([2, 4]),
+        "attention.indexer.key_length": 64,
+        "attention.indexer.top_k": r.choice([64, 2048]),
+        "attention.compress_ratios": [r.choice([0, 4, 16])] * keys["block_count"],
+        **(looked_up_parts(r) if r.random() < 0.6 else {}),
+    }
+
+
+def looked_up_parts(r: Random) -> Keys:
+    """A table of hashed neighbours of a token, read by the first layer."""
+    sizes = [1009] * 4
+    return {
+        "ple.layers": [0],
+        "ple.ngram_size": 3,
+        "ple.heads_per_ngram": 2,
+        "ple.conv_kernel": r.choice([2, 4]),
+        "ple.eos_token_id": 2,
+        "ple.layer_multipliers": [3, 5, 7],
+        "ple.head_offsets": [1009 * i for i in range(4)],
+        "ple.head_vocab_sizes": sizes,
+        "embedding_length_per_layer_input": 64,
+    }
+
+
 def bailing_linear(r: Random) -> Keys:
     return kimi_linear(r) | {"kda.gate_lower_bound": -5.0}
 
@@ -396,6 +479,10 @@ RECIPES: dict[str, Recipe] = {
     "qwen35moe": gated_delta(moe),
     "kimi-linear": kimi_linear,
     "bailingmoe3": bailing_linear,
+    "kimi-k3": kimi_k3,
+    "glm5-next": glm5_next,
+    "hy_v4": hy_v4,
+    "qwen4exp": qwen4,
     "rwkv6": rwkv,
     "rwkv7": rwkv,
     "arwkv7": rwkv_qwen,

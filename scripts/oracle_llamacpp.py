@@ -28,6 +28,8 @@ from typing import Any
 
 TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20,
          "bf16": 30}  # fmt: skip
+# Lists that llama.cpp reads as 64-bit numbers alone.
+WIDE = {"ple.layer_multipliers", "ple.head_offsets", "ple.head_vocab_sizes"}
 FLASH = {"auto": -1, "off": 0, "on": 1}
 FLAGS = {"n_ctx": "ctx_size", "n_seq_max": "parallel", "n_batch": "batch_size",
          "n_ubatch": "ubatch_size", "type_k": "cache_type_k", "type_v": "cache_type_v"}  # fmt: skip
@@ -71,6 +73,9 @@ def write_gguf(path: Path, arch: str, keys: dict[str, Any]) -> None:
             writer.add_float32(name, value)
         elif isinstance(value, int):
             writer.add_uint32(name, value)
+        elif key in WIDE:
+            kind = gguf.GGUFValueType
+            writer.add_key_value(name, value, kind.ARRAY, sub_type=kind.UINT64)
         else:
             writer.add_array(name, value)
     writer.add_string("tokenizer.ggml.model", "none")

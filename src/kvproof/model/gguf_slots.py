@@ -24,6 +24,7 @@ from kvproof.kinds import (
     SlidingSlot,
     Slot,
 )
+from kvproof.kinds.elements import INT64
 from kvproof.kinds.slots import ChunkedSlot
 from kvproof.model.gguf_keys import Keys
 
@@ -99,6 +100,7 @@ def slots_of(keys: Keys) -> tuple[Slot, ...]:
         return _t5(keys)
     recurrent = recurrent_layers(keys)
     states = _state_maker(keys)
+    hashed = _hashed_neighbours(keys)
     attention = _Attention(keys)
     out: list[Slot] = []
     for layer in range(keys.layers):
@@ -106,6 +108,7 @@ def slots_of(keys: Keys) -> tuple[Slot, ...]:
             out += attention.slots(layer)
         if recurrent[layer]:
             out += states(layer)
+            out += hashed(layer)
     return tuple(out)
 
 
@@ -302,6 +305,19 @@ def _state_maker(keys: Keys) -> Callable[[int], list[Slot]]:
     if keys.has("ssm.conv_kernel"):
         return _ssm(keys)
     return lambda i: []
+
+
+def _hashed_neighbours(keys: Keys) -> Callable[[int], list[Slot]]:
+    """What a table of hashed neighbours keeps beside a layer's states (Qwen4-exp)."""
+    listed = keys.get("ple.layers")
+    if not isinstance(listed, list | tuple) or not listed:
+        return lambda i: []
+    taps, span = keys.positive("ple.conv_kernel"), keys.positive("ple.ngram_size")
+    width = keys.positive("hyper_connection.count") * keys.count("embedding_length")
+    return lambda i: [
+        ConvSlot(layer=i, channels=width, kernel=(taps - 1) * span, mixer="short_conv"),
+        ConvSlot(layer=i, channels=1, kernel=span - 1, mixer="token_ids", element=INT64),
+    ] if i in listed else []  # fmt: skip
 
 
 def _rwkv(keys: Keys) -> Callable[[int], list[Slot]]:

@@ -52,7 +52,7 @@ def served_model(model: Model, deployment: Deployment) -> Model:
     from kvproof.engine.convolutions import keeping
     from kvproof.engine.llamacpp.layout import stored_columns
 
-    return keeping(model, stored_columns)
+    return keeping(model, stored_columns(model))
 
 
 def types_for(model: Model, deployment: Deployment) -> Types:

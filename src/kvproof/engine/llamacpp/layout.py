@@ -6,13 +6,13 @@ llama-memory-recurrent.cpp, llama_model::create_memory (b11549).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from kvproof.engine.convolutions import before_current
 from kvproof.engine.llamacpp.context import Context, expands_latents, pad
-from kvproof.engine.llamacpp.facts import fact
+from kvproof.engine.llamacpp.facts import fact, facts_by_layer
 from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
@@ -31,8 +31,10 @@ _F32 = 4
 _SLIDING_PAD = 256
 _CSA, _HCA = 4, 128
 _COMPRESSED_PAD = 256
-# Architectures whose recurrent convolution keeps no current column: kernel - 1 are stored.
-_WHOLE_SHIFT = "rwkv"
+# Convolutions whose inputs are all kept: a token shift, and a dilated one beside token numbers.
+_WHOLE_SHIFT, _DILATED = "rwkv", "short_conv"
+# Numbers of the last tokens: llama.cpp reads them from the cells of the attention's cache.
+_TOKEN_NUMBERS = "token_ids"
 _NO_SLOT = -1
 
 
@@ -75,9 +77,18 @@ def _drafting(model: Model, context: Context) -> Iterator[Piece]:
             yield msgspec.structs.replace(piece, buffer=f"draft {piece.buffer}")
 
 
-def stored_columns(slot: ConvSlot) -> int:
-    """Inputs of a convolution that are kept: a token shift's are kept whole."""
-    return slot.kernel if slot.mixer == _WHOLE_SHIFT else before_current(slot)
+def stored_columns(model: Model) -> Callable[[ConvSlot], int]:
+    """How many inputs of each of the model's convolutions are kept."""
+    beside = {slot.layer for slot in model.slots
+              if isinstance(slot, ConvSlot) and slot.mixer == _TOKEN_NUMBERS}  # fmt: skip
+
+    def columns(slot: ConvSlot) -> int:
+        if slot.mixer == _TOKEN_NUMBERS:
+            return 0
+        whole = slot.mixer == _WHOLE_SHIFT or (slot.mixer == _DILATED and slot.layer in beside)
+        return slot.kernel if whole else before_current(slot)
+
+    return columns
 
 
 def applies_windows(context: Context) -> bool:
@@ -112,6 +123,8 @@ class _Layout:
         full = [slot for slot in model.slots if isinstance(slot, FullSlot)]
         self.widest_v = max((slot.kv_heads * slot.v_dim for slot in full), default=0)
         self.indexer_v = max((slot.v_dim for slot in full), default=0)
+        self.columns = stored_columns(model)
+        self.pools = context.arch == "qwen4exp" and _pools_keys(model)
 
     def of(self, index: int, slot: Slot) -> Iterator[Piece]:
         """The pieces of one slot."""
@@ -124,7 +137,8 @@ class _Layout:
         elif isinstance(slot, IndexerSlot):
             yield from self._indexer(index, slot)
         elif isinstance(slot, ConvSlot):
-            yield self._conv(index, slot)
+            if self.columns(slot):
+                yield self._conv(index, slot)
         elif isinstance(slot, RecurrentSlot):
             yield self._state(index, slot.layer, "recurrent state S", slot.elements)
 
@@ -164,6 +178,8 @@ class _Layout:
         cells, width = self.context.sequence_cells, slot.dim
         if self.context.arch == "glm5-next":  # key, gate and pooled value, each as wide as the key
             width = 3 * ((width - 1) // 2)
+        if self.pools:  # key and pooled key
+            width *= 2
         yield self._rows("indexer K cache", index, slot.layer, "k", width, cells)
         if self.context.arch == "minimax-m3":
             yield self._rows("indexer V cache", index, slot.layer, "v", self.indexer_v, cells)
@@ -182,7 +198,7 @@ class _Layout:
         return Piece(buffer, layer, index, row * cells * streams, formula)
 
     def _conv(self, index: int, slot: ConvSlot) -> Piece:
-        elements = slot.channels * stored_columns(slot)
+        elements = slot.channels * self.columns(slot)
         return self._state(index, slot.layer, "recurrent state R", elements)
 
     def _state(self, index: int, layer: int, buffer: str, elements: int) -> Piece:
@@ -226,6 +242,14 @@ def _window(slot: Slot) -> int:
     if isinstance(slot, ChunkedSlot):
         return slot.chunk
     return slot.window or 0 if isinstance(slot, LatentSlot) else 0
+
+
+def _pools_keys(model: Model) -> bool:
+    """Whether a file of Qwen4-exp ranks pooled keys, as its converter decides it."""
+    kinds = model.text_config.get("layer_types")
+    listed = not isinstance(kinds, list) or "full_attention" in kinds
+    ratios = facts_by_layer(model, "attention.compress_ratios", "indexer_compress_ratio")
+    return listed and any(ratios)
 
 
 def _raw_width(slot: Slot) -> int:

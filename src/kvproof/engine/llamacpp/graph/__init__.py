@@ -9,11 +9,13 @@ from types import MappingProxyType
 from kvproof.engine.llamacpp.context import Context
 from kvproof.engine.llamacpp.graph.allocator import peak_bytes
 from kvproof.engine.llamacpp.graph.altup import altup_graph
+from kvproof.engine.llamacpp.graph.checkpointed import checkpointed_graph
 from kvproof.engine.llamacpp.graph.compressed import compressed_graph
 from kvproof.engine.llamacpp.graph.plain import plain_graph
 from kvproof.engine.llamacpp.graph.reading import shape_of
 from kvproof.engine.llamacpp.graph.schedule import Where, device_bytes
 from kvproof.engine.llamacpp.graph.shape import Shape
+from kvproof.engine.llamacpp.graph.streamed import streamed_graph
 from kvproof.engine.llamacpp.graph.tensors import Graph
 from kvproof.engine.llamacpp.graph.wkv import wkv_graph
 from kvproof.model.types import Model
@@ -43,6 +45,10 @@ def built(shape: Shape) -> Graph:
         return compressed_graph(shape)
     if shape.recipe.wkv:
         return wkv_graph(shape)
+    if shape.recipe.streams:
+        return streamed_graph(shape)
+    if shape.recipe.checkpoints:
+        return checkpointed_graph(shape)
     return altup_graph(shape) if shape.recipe.altup else plain_graph(shape)
 
 

@@ -6,6 +6,7 @@ are left out. Source: llama-graph.cpp, llama-kv-cache.cpp, b11549.
 
 from __future__ import annotations
 
+from kvproof.engine.llamacpp.graph.pools import Pools
 from kvproof.engine.llamacpp.graph.shape import Layer, Shape
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 from kvproof.kinds.elements import element_type
@@ -21,6 +22,7 @@ class Blocks:
         self.shape, self.graph = shape, Graph()
         self.inputs: dict[str, Tensor] = {}
         self.chosen: Tensor | None = None  # cells that the last indexer chose
+        self.pools: Pools | None = None  # of cells that an indexer ranks together
         self.normed_by_rows = not shape.mean_norm
 
     # inputs
@@ -169,6 +171,8 @@ class Blocks:
             current = self.rotate(current, f"value rotation {layer.sliding}", turned_value)
         if not project:
             return current
+        if shape.recipe.inner_norms:
+            current = self.norm(current)
         return self.matmul(current, out or shape.hidden)
 
     def rotate(self, tensor: Tensor, name: str, size: int) -> Tensor:
@@ -258,13 +262,22 @@ class Blocks:
         elif form == "fused":
             both = self.matmul(tensor, 2 * width)
             inner = self.graph.new((width, *tensor.shape[1:]), (both,))
+        elif form == "closed":
+            inner = self.closed(self.matmul(tensor, width), self.matmul(tensor, width))
         elif form == "product":  # activation in place, then multiplied in place
             gate = self.graph.like(self.matmul(tensor, width))
             inner = self.graph.like(gate, self.matmul(tensor, width))
         else:
             gate, up = self.matmul(tensor, width), self.matmul(tensor, width)
             inner = self.graph.new(up.shape, (gate, up))
+        if self.shape.recipe.inner_norms:
+            inner = self.norm(inner)
         return self.matmul(inner, out or self.shape.hidden)
+
+    def closed(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Gate, times a sigmoid of itself, times up, both bent towards bounds (SiTU)."""
+        bent = self.graph.like(gate)
+        return self.graph.like(self.graph.like(bent, self.graph.like(gate)), up)
 
     def routed(
         self, tensor: Tensor, logits: Tensor | None = None, *, grouped: bool = False,
@@ -297,10 +310,12 @@ class Blocks:
             both = self.through_experts(tensor, 2 * width, chosen)
             halves = [graph.view(both, width, *both.shape[1:3], strides=both.strides) for _ in "gu"]
             return graph.new(halves[0].shape, halves)
-        if experts.form != "gated":
-            return self.through_experts(tensor, width, chosen, scaled=scaled)
         up = self.through_experts(tensor, width, chosen, scaled=scaled)
+        if experts.form == "plain":
+            return up
         gate = self.through_experts(tensor, width, chosen, scaled=scaled)
+        if experts.form == "closed":
+            return self.closed(gate, up)
         if clamped or not self.shape.joint_gates:
             return graph.like(graph.like(gate), graph.like(up))
         return graph.new(up.shape, (gate, up))

@@ -6,67 +6,33 @@ llama-kv-cache-dsv4.cpp (dsv4_build_reserve_comp_plan), b11549.
 
 from __future__ import annotations
 
-import functools
-
 from kvproof.engine.llamacpp.graph.blocks import Blocks
 from kvproof.engine.llamacpp.graph.plain import feed
 from kvproof.engine.llamacpp.graph.shape import Compressed, Layer, Shape
+from kvproof.engine.llamacpp.graph.streams import Streams
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 
 _F16, _F32, _I32, _I64 = 2, 4, 4, 8
-_STREAMS = 4
-_MIXES = (2 + _STREAMS) * _STREAMS
 _CSA = 4
 
 
 def compressed_graph(shape: Shape) -> Graph:
     """The whole graph: the embedding four times, layers, and the streams weighed into one."""
     blocks = Blocks(shape)
-    graph, tokens, hidden = blocks.graph, shape.tokens, shape.hidden
+    graph, streams = blocks.graph, Streams(blocks, shape.residuals)
     embedding = blocks.embedding()
     graph.expand(blocks.mask(shape.layers[0]))
-    streams = graph.new((hidden, _STREAMS, tokens), (graph.view(embedding, hidden, 1, tokens),))
+    current = streams.start(embedding)
     for layer in shape.layers:
         graph.layer = layer.index
         if layer.compressed is not None:
-            streams = _Compressing(blocks, layer, layer.compressed).layer(streams)
+            current = _Compressing(blocks, layer, layer.compressed).layer(streams, current)
     graph.layer = shape.layer_count
-    streams.kept = True
-    flat = blocks.chosen_rows(graph.view(streams, hidden * _STREAMS, tokens))
-    chosen = graph.view(flat, hidden, _STREAMS, shape.outputs)
-    normed = blocks.norm(_head(blocks, chosen))
+    current.kept = True
+    normed = blocks.norm(streams.weighed(streams.chosen_rows(current)))
     normed.kept = True
     graph.expand(blocks.matmul(normed, shape.vocabulary))
     return graph
-
-
-def _mixes(blocks: Blocks, streams: Tensor, width: int) -> Tensor:
-    """What the normed streams, as one row, say about how to mix them."""
-    rows = streams.shape[2]
-    flat = blocks.graph.view(streams, blocks.shape.hidden * _STREAMS, rows)
-    return blocks.matmul(blocks.graph.new(flat.shape, (flat,), reuses=True), width)
-
-
-def _weights(blocks: Blocks, mixes: Tensor) -> Tensor:
-    """Four of the mixes: scaled, shifted, through a sigmoid."""
-    rows, width = mixes.shape[1], mixes.shape[0]
-    if width == _STREAMS:
-        return blocks.graph.like(mixes)
-    part = blocks.graph.view(mixes, _STREAMS, rows, strides=(
-        _F32, width * _F32, width * rows * _F32, width * rows * _F32))  # fmt: skip
-    return blocks.graph.new(part.shape, (part,), reuses=True)
-
-
-def _head(blocks: Blocks, streams: Tensor) -> Tensor:
-    graph, hidden, rows = blocks.graph, blocks.shape.hidden, streams.shape[2]
-    weights = _weights(blocks, _mixes(blocks, streams, _STREAMS))
-    apart = (_F32, hidden * _STREAMS * _F32, 0, 0)
-    products = []
-    for _ in range(_STREAMS):
-        part = graph.view(streams, hidden, rows, strides=apart)
-        weight = graph.view(weights, 1, rows, strides=(_F32, _STREAMS * _F32, 0, 0))
-        products.append(graph.new((hidden, rows), (part, weight), reuses=True))
-    return functools.reduce(graph.like, products)
 
 
 class _Compressing:
@@ -76,28 +42,15 @@ class _Compressing:
         self.blocks, self.graph, self.shape = blocks, blocks.graph, blocks.shape
         self.layer_, self.own = layer, compressed
 
-    def layer(self, streams: Tensor) -> Tensor:
+    def layer(self, streams: Streams, current: Tensor) -> Tensor:
         """Attention, then experts, each read from the streams and spread over them again."""
         blocks, graph = self.blocks, self.graph
-        read, post, mixing = self._read(streams)
-        attended = self._attention(blocks.norm(read))
-        streams = self._spread(attended, streams, post, mixing)
-        read, post, mixing = self._read(streams)
-        for tensor in (streams, post, mixing):
+        read, how = streams.read(current)
+        current = streams.spread(self._attention(blocks.norm(read)), current, how)
+        read, how = streams.read(current)
+        for tensor in (current, *how):
             graph.expand(tensor)
-        fed = feed(blocks, self.layer_, blocks.norm(read))
-        return self._spread(fed, streams, post, mixing)
-
-    def _read(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        blocks, graph = self.blocks, self.graph
-        tokens, hidden = self.shape.tokens, self.shape.hidden
-        mixes = _mixes(blocks, streams, _MIXES)
-        before, post = _weights(blocks, mixes), _weights(blocks, mixes)
-        mixing = graph.new((_STREAMS, _STREAMS, tokens), (mixes,))
-        return graph.new((hidden, tokens), (streams, before)), post, mixing
-
-    def _spread(self, made: Tensor, streams: Tensor, post: Tensor, mixing: Tensor) -> Tensor:
-        return self.graph.new(streams.shape, (made, streams, post, mixing))
+        return streams.spread(feed(blocks, self.layer_, blocks.norm(read)), current, how)
 
     # compressors
 

@@ -26,7 +26,7 @@ def latent_attended(
     query = blocks.matmul(low, layer.heads * (latent.nope + latent.rope))
     if not latent.absorbed:
         return _expanded(blocks, layer, latent, normed, query), None
-    turned = _absorbed_query(blocks, layer, latent, query)
+    turned = absorbed_query(blocks, layer, latent, query)
     key, value = _latent_key(blocks, latent, normed)
     for tensor in (turned, value, key):
         blocks.graph.expand(tensor)
@@ -36,9 +36,12 @@ def latent_attended(
         chosen = _chosen_cells(blocks, latent, normed, low)
     if chosen is not None:
         mask = _sparse_mask(blocks, latent, mask, chosen)
-    attended = _attend(blocks, layer, latent, turned, mask)
+    attended = attend_latent(blocks, layer, latent, turned, mask)
     if blocks.shape.recipe.gate == "heads":
         attended = _gated(blocks, layer, latent, attended, normed)
+    elif blocks.shape.recipe.gate == "all":
+        gate = blocks.graph.like(blocks.matmul(normed, attended.shape[0]))
+        attended = blocks.graph.like(attended, gate)
     return blocks.matmul(attended, blocks.shape.hidden), chosen
 
 
@@ -67,7 +70,7 @@ def _rotated(blocks: Blocks, part: Tensor) -> Tensor:
     return blocks.graph.new(part.shape, (part, blocks.positions()), reuses=True)
 
 
-def _absorbed_query(blocks: Blocks, layer: Layer, latent: Latent, query: Tensor) -> Tensor:
+def absorbed_query(blocks: Blocks, layer: Layer, latent: Latent, query: Tensor) -> Tensor:
     """Queries in the latent's space, with their rotary part behind."""
     graph, tokens, heads = blocks.graph, blocks.shape.tokens, layer.heads
     whole = latent.nope + latent.rope
@@ -77,6 +80,8 @@ def _absorbed_query(blocks: Blocks, layer: Layer, latent: Latent, query: Tensor)
     absorbed = graph.new((latent.rank, tokens, heads), (turned,))
     absorbed.weight = latent.nope * latent.rank * heads
     back = graph.view(absorbed, latent.rank, heads, tokens, strides=absorbed.strides)
+    if not latent.rope:
+        return back
     rotary = _rotated(blocks, _part(blocks, shaped, latent.rope, heads, whole))
     return graph.new((latent.rank + latent.rope, heads, tokens), (back, rotary))
 
@@ -113,7 +118,9 @@ def _expanded(
     return blocks.attention(layer, turned, key, value)
 
 
-def _attend(blocks: Blocks, layer: Layer, latent: Latent, query: Tensor, mask: Tensor) -> Tensor:
+def attend_latent(
+    blocks: Blocks, layer: Layer, latent: Latent, query: Tensor, mask: Tensor
+) -> Tensor:
     """Attention in the latent's space, then down to the heads' own values."""
     graph, shape, heads = blocks.graph, blocks.shape, layer.heads
     streams, cells = shape.streams, shape.cells_of(layer)
@@ -161,10 +168,17 @@ def _index_keys(blocks: Blocks, latent: Latent, normed: Tensor) -> None:
     made = blocks.matmul(normed, dim)
     even = graph.new(made.shape, (made,))  # a norm with a mean
     rotary = _rotated(blocks, graph.view(even, dim, 1, tokens))
-    turned = graph.new((dim, 1, tokens), (blocks.input("index rotation", dim, dim), rotary))
+    turned = _index_turned(blocks, rotary, dim)
     rows = blocks.input("index rows", tokens, element=_I64)
     flat = graph.view(turned, dim, tokens)
     graph.expand(graph.view(graph.outside(1), 1, more=(flat, rows)))
+
+
+def _index_turned(blocks: Blocks, tensor: Tensor, dim: int) -> Tensor:
+    """An indexer's queries or keys times a Hadamard matrix, where the architecture does that."""
+    if not blocks.shape.recipe.index_rotates:
+        return tensor
+    return blocks.graph.new(tensor.shape, (blocks.input("index rotation", dim, dim), tensor))
 
 
 def _chosen_cells(blocks: Blocks, latent: Latent, normed: Tensor, low: Tensor) -> Tensor:
@@ -174,7 +188,7 @@ def _chosen_cells(blocks: Blocks, latent: Latent, normed: Tensor, low: Tensor) -
     each = tokens // streams
     query = graph.view(blocks.matmul(low, dim * heads), dim, heads, tokens)
     rotary = _rotated(blocks, query)
-    turned = graph.new(query.shape, (blocks.input("index rotation", dim, dim), rotary))
+    turned = _index_turned(blocks, rotary, dim)
     split = graph.view(turned, dim, heads, each, streams)
     weights = blocks.matmul(normed, heads)
     scaled = graph.like(graph.view(weights, heads, each, 1, streams))

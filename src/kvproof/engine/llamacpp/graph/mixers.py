@@ -301,7 +301,7 @@ def _kimi_delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     sequences, each = shape.sequences, shape.tokens // shape.sequences
     heads, dim = mixer.shape[0], mixer.shape[2]
     wide, by_head = heads * dim, (dim, heads, each, sequences)
-    if shape.recipe.low_gates:
+    if shape.recipe.low_gates == "both":
         graph.expand(normed)
     before = state(blocks, (mixer.kernel - 1) * mixer.channels)
     columns = [_kept_columns(blocks, mixer, before, normed) for _ in "qkv"]
@@ -312,7 +312,8 @@ def _kimi_delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
         active = graph.new((wide, shape.tokens), (graph.view(signal, wide, shape.tokens),))
         part = graph.view(active, *by_head)
         parts.append(part if name == "v" else graph.new(by_head, (part,), reuses=True))
-    decay = _gate(blocks, normed, dim, heads)
+    low = shape.recipe.low_gates
+    decay = _gate(blocks, normed, dim, heads, low=low != "no")
     strength = graph.view(blocks.matmul(normed, heads), 1, heads, each, sequences)
     strength = graph.new(strength.shape, (strength,), reuses=True)
     numbers = wide * (shape.tokens + mixer.planes * dim * sequences)
@@ -322,7 +323,7 @@ def _kimi_delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     out = blocks.contiguous(graph.view(made, *by_head), *by_head)
     even = graph.new((dim, heads, shape.tokens), (graph.view(out, dim, heads, shape.tokens),),
                      reuses=True)  # fmt: skip
-    product = graph.like(even, _gate(blocks, normed, dim, heads))
+    product = graph.like(even, _gate(blocks, normed, dim, heads, low=low == "both"))
     return blocks.matmul(blocks.contiguous(product, wide, shape.tokens), shape.hidden)
 
 
@@ -341,9 +342,8 @@ def _kept_columns(blocks: Blocks, mixer: Mixer, before: Tensor, normed: Tensor) 
     return whole
 
 
-def _gate(blocks: Blocks, normed: Tensor, dim: int, heads: int) -> Tensor:
-    """A gate for every number of every head; through a low rank where the architecture has one."""
-    low = blocks.matmul(normed, dim) if blocks.shape.recipe.low_gates else normed
-    flat = blocks.matmul(low, dim * heads)
+def _gate(blocks: Blocks, normed: Tensor, dim: int, heads: int, *, low: bool) -> Tensor:
+    """A gate for every number of every head, with `low` through a rank of one head's width."""
+    flat = blocks.matmul(blocks.matmul(normed, dim) if low else normed, dim * heads)
     shaped = blocks.graph.view(flat, dim, heads, blocks.shape.tokens)
     return blocks.graph.new(shaped.shape, (shaped,), reuses=True)

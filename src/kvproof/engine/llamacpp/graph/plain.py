@@ -9,6 +9,7 @@ from kvproof.engine.llamacpp.graph.blocks import Blocks
 from kvproof.engine.llamacpp.graph.blockwise import blockwise_attended
 from kvproof.engine.llamacpp.graph.latent import latent_attended
 from kvproof.engine.llamacpp.graph.mixers import mixed
+from kvproof.engine.llamacpp.graph.pooled import pooled_attended
 from kvproof.engine.llamacpp.graph.shape import Layer, Mixer, Shape
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 
@@ -104,7 +105,7 @@ def _layer(
     logits = None
     if recipe.routing and recipe.routing.early:
         logits = blocks.matmul(stream, blocks.shape.experts.count)
-    attended = _attended(blocks, layer, normed, stream)
+    attended = attended_by(blocks, layer, normed, stream)
     if recipe.norms_after and recipe.rows_after_norm:
         attended = blocks.norm(attended)
     if last:
@@ -129,7 +130,7 @@ def _serial(
 ) -> Tensor:
     """Attention added to the stream, then the feed-forward of the sum."""
     recipe = blocks.shape.recipe
-    middle = _sum(blocks, attended, stream)
+    middle = _sum(blocks, attended, stream, "attention")
     beside = recipe.routing.beside if recipe.routing and layer.routed else ""
     if beside == "arctic":
         return _arctic(blocks, middle, stream)
@@ -138,11 +139,11 @@ def _serial(
     fed = feed(blocks, layer, blocks.norm(middle) if recipe.norms_before else middle, logits)
     if recipe.norms_after:
         fed = blocks.norm(fed)
-    return _sum(blocks, fed, middle)
+    return _sum(blocks, fed, middle, "feed-forward")
 
 
-def _sum(blocks: Blocks, made: Tensor, stream: Tensor) -> Tensor:
-    if blocks.shape.recipe.stream_first:
+def _sum(blocks: Blocks, made: Tensor, stream: Tensor, what: str) -> Tensor:
+    if blocks.shape.recipe.stream_first in ("both", what):
         return blocks.add(stream, made)
     return blocks.add(made, stream)
 
@@ -150,7 +151,7 @@ def _sum(blocks: Blocks, made: Tensor, stream: Tensor) -> Tensor:
 def _single(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor, *, last: bool) -> Tensor:
     """A mixer, attention or a feed-forward, added to the stream."""
     if layer.mixer is not None or layer.attends:
-        made = _attended(blocks, layer, normed, stream)
+        made = attended_by(blocks, layer, normed, stream)
     else:
         made = feed(blocks, layer, normed)
     if last:
@@ -183,7 +184,7 @@ def _parallel(
     return blocks.add(blocks.add(first, second), third)
 
 
-def _attended(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> Tensor:
+def attended_by(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> Tensor:
     """What a layer's mixer or its attention makes of the normed stream."""
     if layer.mixer is not None:
         return mixed(blocks, layer.mixer, normed)
@@ -194,7 +195,8 @@ def attention(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> T
     """The layer's attention, gated where the architecture gates it, through its last weight."""
     shape, recipe = blocks.shape, blocks.shape.recipe
     if layer.latent is not None:
-        out, blocks.chosen = latent_attended(blocks, layer, layer.latent, normed, blocks.chosen)
+        attend = pooled_attended if layer.latent.pool else latent_attended
+        out, blocks.chosen = attend(blocks, layer, layer.latent, normed, blocks.chosen)
         return out
     source = blocks.norm(stream) if shape.second_norm else normed
     query, key, value = blocks.heads_of(source, layer)
@@ -266,7 +268,10 @@ def feed(blocks: Blocks, layer: Layer, tensor: Tensor, logits: Tensor | None = N
         return blocks.feed_forward(tensor, layer.wide, form)
     if routing.beside == "grove":
         return _grove(blocks, tensor)
-    out = blocks.routed(tensor, logits, clamped=layer.clamped, hashed=layer.hashed)
+    if experts.latent:
+        out = _narrowed(blocks, tensor)
+    else:
+        out = blocks.routed(tensor, logits, clamped=layer.clamped, hashed=layer.hashed)
     if experts.shared_width:
         shared = blocks.feed_forward(tensor, experts.shared_width, routing.shared_form or form)
         if routing.shared == "gated":
@@ -274,6 +279,14 @@ def feed(blocks: Blocks, layer: Layer, tensor: Tensor, logits: Tensor | None = N
         before = routing.shared == "before"
         out = blocks.add(shared, out) if before else blocks.add(out, shared)
     return out
+
+
+def _narrowed(blocks: Blocks, tensor: Tensor) -> Tensor:
+    """Experts in a narrower space, normed and brought back; the router reads the stream."""
+    experts = blocks.shape.experts
+    logits = blocks.matmul(tensor, experts.count)
+    out = blocks.routed(blocks.matmul(tensor, experts.latent), logits)
+    return blocks.matmul(blocks.norm(out), blocks.shape.hidden)
 
 
 def _grove(blocks: Blocks, tensor: Tensor) -> Tensor:

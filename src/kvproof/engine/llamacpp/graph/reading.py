@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from kvproof.engine.llamacpp.context import Context, expands_latents, pad
 from kvproof.engine.llamacpp.facts import fact, facts_by_layer
-from kvproof.engine.llamacpp.graph.recipes import Recipe, Routing, recipe_of
+from kvproof.engine.llamacpp.graph.experts import experts_of
+from kvproof.engine.llamacpp.graph.recipes import Recipe, recipe_of
 from kvproof.engine.llamacpp.graph.schedule import Where
+from kvproof.engine.llamacpp.graph.settings import described_only, flag, number, raw
 from kvproof.engine.llamacpp.graph.shape import (
     Blockwise,
     Compressed,
-    Experts,
     Latent,
     Layer,
     Mixer,
@@ -38,6 +38,7 @@ from kvproof.kinds import (
 from kvproof.model.types import Model
 
 _SECTIONS = 4
+_STREAMS = 4  # of DeepSeek-V4, where its file does not say
 _ALTUP_WIDTH = 256  # of Gemma 3n's layer inputs, whatever the file says (gemma3n.cpp)
 _LEADING, _PERIOD, _ROUNDS = 6, 13, 2
 _QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
@@ -61,8 +62,8 @@ def shape_of(model: Model, context: Context, *, where: Where | None = None) -> S
         recipe=recipe,
         hidden=model.hidden_size,
         vocabulary=model.vocab_size,
-        layers=_by_device(layers, where),
-        experts=_experts(model, recipe.routing),
+        layers=layers if recipe.checkpoints else _by_device(layers, where),
+        experts=experts_of(model, recipe.routing),
         inputs="either" if recipe.compressed else context.build.inputs,
         indexed_rows=context.build.indexed_rows,
         half_masks=context.build.half_masks,
@@ -80,20 +81,24 @@ def shape_of(model: Model, context: Context, *, where: Where | None = None) -> S
         v=context.v.name,
         widest_value=max(layer.kv_heads * layer.v_dim for layer in layers),
         position_parts=_position_parts(model, recipe),
-        scaled=bool(recipe.routing and recipe.routing.scales) and _described_only(model),
+        scaled=bool(recipe.routing and recipe.routing.scales) and described_only(model),
         mean_norm=_mean_norm(model, recipe),
         queries_norm=_queries_norm(model, recipe),
         fused_width=_fused_width(model, recipe, layers[0]),
         layer_width=_layer_width(model, recipe),
         layer_count=model.layers,
-        second_norm=recipe.second_norm and (_described_only(model) or widest_heads > 1),
+        residuals=fact(model, "hyper_connection.count", "hc_mult", "hc_count") or _STREAMS,
+        checkpoints=fact(model, "attn_res.block_size", "attn_res_block_size")
+        if recipe.checkpoints
+        else 0,
+        second_norm=recipe.second_norm and (described_only(model) or widest_heads > 1),
     )
 
 
 def _recipe(model: Model, context: Context) -> Recipe | None:
     """The architecture's recipe, as the model's metadata has it."""
     recipe = recipe_of(context.arch)
-    if recipe is not None and recipe.swaps_norms and _flag(model, "swin_norm", "swin_norm"):
+    if recipe is not None and recipe.swaps_norms and flag(model, "swin_norm", "swin_norm"):
         return msgspec.structs.replace(recipe, norms_before=False, norms_after=True)
     return recipe
 
@@ -133,7 +138,7 @@ def _sliding(model: Model, context: Context, recipe: Recipe) -> tuple[bool, int]
 def _mean_norm(model: Model, recipe: Recipe) -> bool:
     """Whether norms take the mean off; by which epsilon the metadata has where the recipe says."""
     if recipe.norm == "eps":
-        return not _number(model, "attention.layer_norm_rms_epsilon", "rms_norm_eps")
+        return not number(model, "attention.layer_norm_rms_epsilon", "rms_norm_eps")
     return recipe.norm == "mean"
 
 
@@ -154,12 +159,12 @@ def _queries_norm(model: Model, recipe: Recipe) -> str:
     inner = model.text_config.get("attn_config")
     settings = {**model.text_config, **(inner if isinstance(inner, dict) else {})}
     said = any(settings.get(key) is True for key in _QUERY_NORMS)
-    return name if said or (condition == "any" and _described_only(model)) else "none"
+    return name if said or (condition == "any" and described_only(model)) else "none"
 
 
 def _fused_width(model: Model, recipe: Recipe, layer: Layer) -> int:
     """Outputs of the one weight of queries, keys and values, 0 where there are three."""
-    if recipe.fused == "no" or (recipe.fused == "in files" and _described_only(model)):
+    if recipe.fused == "no" or (recipe.fused == "in files" and described_only(model)):
         return 0
     if recipe.fused_hidden:
         heads = layer.kv_heads * (layer.k_dim + layer.v_dim) if recipe.fused_hidden == 1 else 0
@@ -198,15 +203,10 @@ def _distinct(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
 def _position_parts(model: Model, recipe: Recipe) -> int:
     """Numbers of a position: four where rotary sections are for time, height and width."""
     if recipe.sectioned:
-        sections = _raw(model, "rope.dimension_sections", "mrope_section")
+        sections = raw(model, "rope.dimension_sections", "mrope_section")
         if isinstance(sections, list | tuple) and all(sections[:2]):
             return _SECTIONS
     return recipe.position_parts
-
-
-def _described_only(model: Model) -> bool:
-    """Whether a GGUF file's metadata came without tensors: llama.cpp then makes optional ones."""
-    return model.source.origin == "dict" and "general.architecture" in model.config
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -388,7 +388,7 @@ def _mixer(model: Model, context: Context, recipe: Recipe, index: int) -> Mixer 
         return None
     groups = fact(model, "ssm.group_count", "n_groups", "mamba_n_groups", "linear_num_key_heads")
     normed = recipe.mixer_norms == "yes" or (
-        recipe.mixer_norms == "in files" and _described_only(model)
+        recipe.mixer_norms == "in files" and described_only(model)
     )
     return Mixer(
         kind=conv.mixer, channels=conv.channels, kernel=conv.kernel,
@@ -406,15 +406,24 @@ def _wide(model: Model, recipe: Recipe, width: int, *, shares: bool) -> int:
 
 
 def _latent(model: Model, slot: LatentSlot, indexer: IndexerSlot | None, recipe: Recipe) -> Latent:
+    pool = fact(model, "attention.indexer.kpool", "index_kpool")
     return Latent(
         absorbed=not expands_latents(model),
         query_rank=0 if recipe.direct_queries
         else fact(model, "attention.q_lora_rank", "q_lora_rank"),
         rank=slot.latent_dim, rope=slot.rope_dim, nope=slot.nope_dim, value=slot.value_dim,
-        index_dim=indexer.dim if indexer else 0,
+        index_dim=_index_dim(indexer, pool) if indexer else 0,
         index_heads=fact(model, "attention.indexer.head_count", "index_n_heads"),
         index_top=fact(model, "attention.indexer.top_k", "index_topk"),
+        pool=pool,
+        pool_tail=flag(model, "attention.indexer.kpool_select_tail",
+                        "index_kpool_always_select_tail"),
     )  # fmt: skip
+
+
+def _index_dim(indexer: IndexerSlot, pool: int) -> int:
+    """Width of an indexer's keys; beside pooling ones lie a gate and a weight."""
+    return (indexer.dim - 1) // 2 if pool else indexer.dim
 
 
 def _as_heads(slot: LatentSlot, latent: Latent) -> FullSlot:
@@ -428,7 +437,7 @@ def _as_heads(slot: LatentSlot, latent: Latent) -> FullSlot:
 
 def _clamps(model: Model, recipe: Recipe) -> tuple[bool, ...]:
     """Whether the experts of each layer clamp their gate, which is then multiplied in place."""
-    value = _raw(model, "swiglu_clamp_exp", "swiglu_limits") if recipe.clamps else None
+    value = raw(model, "swiglu_clamp_exp", "swiglu_limits") if recipe.clamps else None
     if isinstance(value, list | tuple):
         return tuple(bool(entry) for entry in value)
     return (bool(value),) * model.layers
@@ -445,68 +454,3 @@ def _rotates(recipe: Recipe, index: int, slides: bool, windowed: bool, layers: i
     if recipe.rope == "last three of four":
         return index % 4 != 0
     return recipe.rope == "all" or layers == recipe.rope_when_layers
-
-
-_GATING = {1: "softmax", 2: "sigmoid", 3: "late"}
-
-
-def _experts(model: Model, routing: Routing | None) -> Experts:
-    if routing is None or not model.experts:
-        return Experts()
-    width = 0
-    if not routing.as_wide_as_dense:
-        width = fact(model, "expert_feed_forward_length", "moe_intermediate_size")
-    width = width or fact(model, "feed_forward_length", "intermediate_size")
-    asked = fact(model, "expert_gating_func") if routing.gating_key else 0
-    gating = _GATING.get(asked, routing.gating)
-    normed = routing.normed
-    if normed is None:
-        normed = _flag(model, "expert_weights_norm", "norm_topk_prob")
-    scale = _number(model, "expert_weights_scale", "routed_scaling_factor")
-    return Experts(
-        count=model.experts, used=model.experts_per_token, width=width,
-        shared_width=_shared_width(model, routing, width), gating=gating, normed=bool(normed),
-        scaled=routing.scale and scale not in (0.0, 1.0), biased=routing.biased,
-        groups=fact(model, "expert_group_count", "n_group"),
-        groups_used=fact(model, "expert_group_used_count", "topk_group"),
-        weighs_first=routing.weighs_first, form=routing.form,
-        merged=routing.merges and _described_only(model),
-        grouped_count=model.experts // max(fact(model, "experts_per_group"), 1),
-        grouped_width=fact(model, "expert_chunk_feed_forward_length")
-        or fact(model, "attention.key_length", "head_dim"),
-    )  # fmt: skip
-
-
-def _shared_width(model: Model, routing: Routing, width: int) -> int:
-    """Width of the experts that every token passes through, as one feed-forward."""
-    if not routing.shared:
-        return 0
-    own = fact(model, "expert_shared_feed_forward_length", "shared_expert_intermediate_size",
-               "moe_shared_expert_intermediate_size", "shared_intermediate_size")  # fmt: skip
-    count = fact(model, "expert_shared_count", "n_shared_experts", "num_shared_experts",
-                 "moe_num_shared_experts", "num_shared_expert")  # fmt: skip
-    if routing.shared_by == "dense":
-        return fact(model, "feed_forward_length", "intermediate_size")
-    if routing.shared_by == "expert":
-        return width
-    if routing.shared_by == "count":
-        return width * count
-    if routing.shared_by == "both":
-        return (own or width) * count
-    return own or width * count
-
-
-def _raw(model: Model, key: str, name: str) -> Any:
-    arch = model.config.get("general.architecture")
-    if isinstance(arch, str):
-        return model.config.get(f"{arch}.{key}")
-    return model.text_config.get(name)
-
-
-def _flag(model: Model, key: str, name: str) -> bool:
-    return _raw(model, key, name) is True
-
-
-def _number(model: Model, key: str, name: str) -> float:
-    value = _raw(model, key, name)
-    return float(value) if isinstance(value, int | float) else 0.0

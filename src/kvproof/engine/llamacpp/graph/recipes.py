@@ -47,17 +47,20 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How an architecture's layers are put together; what is not said is as in Llama.
 
     `norm` "eps": by which epsilon the metadata has. `residual` "own": attention and feed-forward
-    beside each other with a norm each; letters: with one norm, and the order of the sums.
-    `single`: a layer is a mixer, attention or a feed-forward; `both`: mixer and attention beside
-    each other. `stream_first`: sums name the stream first. `values_norm`: values are normed too.
+    beside each other with a norm each; letters: with one norm, and the order of the sums. `single`:
+    a layer is a mixer, attention or a feed-forward; `both`: mixer and attention beside each other.
+    `stream_first`: which sums name the stream first. `values_norm`: values are normed too.
     `layer_inputs`: every layer has a token table of its own. `joined_gates`: one weight makes both
-    gates of a delta rule. `low_gates`: its gates have a low rank. `direct_queries`: latent
+    gates of a delta rule. `low_gates`: which of its gates have a low rank. `direct_queries`: latent
     attention without a rank of queries. `rows`: where the rows of tokens without outputs are
     dropped. `gate`: the attention's output times a gate for every number or head. `second_norm`:
-    attention has a norm of its own. `swaps_norms`: its metadata can move norms behind.
-    `closed_logits`: so many logits are closed in a copy. `wkv`: which RWKV it is. `scans_heads`:
-    a scan has one step for every head. `adds_normed`: sums take the normed stream. `doubt`: the
-    largest share by which the program's buffer was another than the graph's.
+    attention has a norm of its own. `inner_norms`: norms stand before the last weights of attention
+    and feed-forward. `swaps_norms`: its metadata can move norms behind. `streams`: residual streams
+    beside each other. `index_rotates`: an indexer's keys are turned by a matrix. `checkpoints`:
+    layers read a mix of earlier streams. `closed_logits`: so many logits are closed in a copy.
+    `wkv`: which RWKV it is. `scans_heads`: a scan has one step for every head. `adds_normed`: sums
+    take the normed stream. `doubt`: the largest share by which the program's buffer was another
+    than the graph's.
     """
 
     norm: Literal["rms", "mean", "eps"] = "rms"
@@ -74,7 +77,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     norms_after: bool = False
     rows: Literal["last layer", "before norm", "after norm"] = "last layer"
     rows_after_norm: bool = False
-    feed_forward: Literal["gated", "plain", "fused", "product"] = "gated"
+    feed_forward: Literal["gated", "plain", "fused", "product", "closed"] = "gated"
     half_wide: bool = False
     clamps: bool = False
     position_parts: int = 1
@@ -83,18 +86,22 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     embedding_norm: bool = False
     scaled_rows: bool = False
     skips: bool = False
+    inner_norms: bool = False
     values_norm: bool = False
     single: bool = False
     both: bool = False
-    stream_first: bool = False
+    stream_first: Literal["", "both", "attention", "feed-forward"] = ""
     joined_gates: bool = False
-    low_gates: bool = False
+    low_gates: Literal["no", "decay", "both"] = "no"
     direct_queries: bool = False
     mixer_norms: Literal["no", "yes", "in files"] = "yes"
     layer_inputs: bool = False
     altup: bool = False
     compressed: bool = False
     blockwise: bool = False
+    checkpoints: bool = False
+    streams: Literal["", "mixed", "independent"] = ""
+    index_rotates: bool = True
     wkv: int = 0
     adds_normed: bool = False
     scans_heads: bool = False

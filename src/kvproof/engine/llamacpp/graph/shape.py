@@ -14,7 +14,8 @@ _QUANTIZED = frozenset({"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"})
 class Latent(msgspec.Struct, frozen=True, kw_only=True):
     """Widths of latent attention and of its indexer (0: none).
 
-    `absorbed`: the latent is what is cached; else every head's keys and values are.
+    `absorbed`: the latent is what is cached; else every head's keys and values are. `pool`: the
+    indexer ranks so many cells together; `pool_tail`: those in no pool are always chosen.
     """
 
     absorbed: bool
@@ -26,6 +27,8 @@ class Latent(msgspec.Struct, frozen=True, kw_only=True):
     index_dim: int = 0
     index_heads: int = 0
     index_top: int = 0
+    pool: int = 0
+    pool_tail: bool = False
 
 
 class Mixer(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +115,10 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
-    """Experts of a layer and how they are chosen; a `count` of 0 is a model without."""
+    """Experts of a layer and how they are chosen; a `count` of 0 is a model without.
+
+    `latent`: the width of the space they work in, 0 for the stream's own.
+    """
 
     count: int = 0
     used: int = 0
@@ -127,6 +133,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     weighs_first: bool = False
     form: str = "gated"
     merged: bool = False
+    latent: int = 0
     grouped_count: int = 0
     grouped_width: int = 0
 
@@ -134,7 +141,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """A model and the batch whose graph llama.cpp reserves memory for.
 
-    `inputs`: ways into the graph, by build.
+    `inputs`: ways into the graph, by build. `checkpoints`: every so many layers the stream is kept.
+    `residuals`: streams beside each other.
     """
 
     recipe: Recipe
@@ -166,6 +174,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     second_norm: bool
     layer_width: int
     layer_count: int
+    checkpoints: int
+    residuals: int
 
     def cells_of(self, layer: Layer) -> int:
         """Cells of one stream of the cache that a layer reads."""
