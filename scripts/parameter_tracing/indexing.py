@@ -134,36 +134,16 @@ def get_item(interp: Any, owner: Any, key: Any) -> Any:
         if key in owner.attrs:
             return owner.attrs[key]
         return get_item(interp, module_items(interp, owner), key)
-    if isinstance(owner, SymRange) and isinstance(key, slice):
-        if key.start in (None, 0) and key.step is None:
-            return SymRange(owner.count if key.stop is None else key.stop, owner.item)
-        return Opaque("slice of a range")
     if isinstance(owner, SymRange):
-        return owner.item(
-            key if not (isinstance(key, int) and key < 0) else mk("+", owner.count, key)
-        )
+        return _range_item(owner, key)
     if isinstance(owner, SymList):
         return _list_item(interp, owner, key)
     if isinstance(owner, E):
-        if isinstance(key, slice) and key.step not in (None, 1):
-            return (
-                mk("reversed", owner) if key == slice(None, None, -1) else Opaque("strided slice")
-            )
-        if isinstance(key, slice):
-            return mk("slice", owner, key.start, key.stop)
-        return mk("idx", owner, key)
+        return _expr_item(owner, key)
     if isinstance(owner, (Tensor, Param)):
         return tensors.tensor_item(owner, key)
     if isinstance(owner, dict) and isinstance(key, tuple) and not concrete(key):
-        value = list(owner.items())[-1][1]
-        for name, candidate in reversed(list(owner.items())[:-1]):
-            cond: Any = True
-            for part, want in zip(key, name, strict=True):
-                cond = conj(
-                    cond, mk("==", mk("bool", part) if isinstance(want, bool) else part, want)
-                )
-            value = merge(cond, candidate, value)
-        return value
+        return _tuple_item(owner, key)
     if isinstance(owner, (dict, collections.abc.Mapping)) and isinstance(key, E):
         return _dict_item(interp, owner, key)
     if isinstance(key, E) and isinstance(owner, (tuple, list)):
@@ -174,6 +154,34 @@ def get_item(interp: Any, owner: Any, key: Any) -> Any:
         return owner[key]
     except (KeyError, IndexError, TypeError) as error:
         raise Raised(f"{type(error).__name__} {key!r}") from None
+
+
+def _range_item(owner: SymRange, key: Any) -> Any:
+    if not isinstance(key, slice):
+        from_end = isinstance(key, int) and key < 0
+        return owner.item(mk("+", owner.count, key) if from_end else key)
+    if key.start in (None, 0) and key.step is None:
+        return SymRange(owner.count if key.stop is None else key.stop, owner.item)
+    return Opaque("slice of a range")
+
+
+def _expr_item(owner: E, key: Any) -> Any:
+    if not isinstance(key, slice):
+        return mk("idx", owner, key)
+    if key.step in (None, 1):
+        return mk("slice", owner, key.start, key.stop)
+    return mk("reversed", owner) if key == slice(None, None, -1) else Opaque("strided slice")
+
+
+def _tuple_item(owner: dict[Any, Any], key: tuple[Any, ...]) -> Any:
+    """A table of tuples: the first whose parts all equal the key's."""
+    value = list(owner.items())[-1][1]
+    for name, candidate in reversed(list(owner.items())[:-1]):
+        cond: Any = True
+        for part, want in zip(key, name, strict=True):
+            cond = conj(cond, mk("==", mk("bool", part) if isinstance(want, bool) else part, want))
+        value = merge(cond, candidate, value)
+    return value
 
 
 def _dict_item(interp: Any, owner: Any, key: E) -> Any:

@@ -216,8 +216,7 @@ def group_norm(
     **kwargs: Any,
 ) -> None:
     """nn.GroupNorm."""
-    for name in ("weight", "bias"):
-        obj.attrs[name] = guarded(interp, affine, new(interp, num_channels))
+    batch_norm(interp, obj, num_channels, affine=affine)
 
 
 def batch_norm(

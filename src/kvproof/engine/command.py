@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +23,8 @@ from kvproof.errors import UsageError
 from kvproof.model.types import Model
 
 _ENGINES = ("vllm", "sglang", "tensorrt_llm", "llamacpp", "ollama")
+Begins = Callable[[Sequence[str], int], int | None]
+"""Where a program's arguments begin, if a word of a command names it; else None."""
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -60,6 +62,29 @@ class Reader(msgspec.Struct, frozen=True):
     entry: tuple[str, ...] = ()
     offered: Callable[[Mapping[str, Any], str | None], Mapping[str, Any]] | None = None
     serves: Callable[[Model, str | None], Served | None] = in_folder
+
+
+def serving(program: str, modules: Collection[str]) -> Begins:
+    """Behind `program serve`, or behind `-m` and one of its modules."""
+
+    def begins(words: Sequence[str], at: int) -> int | None:
+        if words[at].rsplit("/", 1)[-1] == program and tuple(words[at + 1 : at + 2]) == ("serve",):
+            return at + 2
+        return at + 1 if words[at] in modules and at and words[at - 1] == "-m" else None
+
+    return begins
+
+
+def first_start(words: Words, begins: Begins, image: re.Pattern[str] | None = None) -> int | None:
+    """Where a program's arguments begin: as `begins` says, else behind an image that runs it.
+
+    `image` matches those whose entry point is the server.
+    """
+    found = (begins(words.words, at) for at in range(len(words.words)))
+    start = next((at for at in found if at is not None), None)
+    if start is not None or image is None or words.inner:
+        return start
+    return next((at + 1 for at, word in enumerate(words.words) if image.search(word)), None)
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,40 +90,28 @@ def make_plan(
     for text.
     """
     model = served_model(model, deployment)
-    ranks = ranks_of(deployment)
     deployment = deciding(model, deployment)
     budget = smallest_budget(model, deployment)
     if overheads is not None:
         budget = adjusted(budget, overheads)
-    module = engine_module(deployment.engine.name)
-    capacity: Capacity = module.capacity(model, deployment, max(budget.kv_bytes, 0))
+    asked = _asked(model, deployment, budget)
     budget, too_much = hooks.allocated(model, deployment, budget)
-    asked = _Asked(
-        model=model,
-        deployment=deployment,
-        capacity=capacity,
-        limit=hooks.length_limit(deployment, capacity),
-        types=types_of(model, deployment),
-        draft=draft_cache(model, deployment),
-        replicas=_replicas(deployment, ranks),
-        weights=loaded(model, deployment),
-    )
     check_room(contexts, media)
     short = None if contexts else left_out(model, deployment, asked.limit)
     contexts = contexts or contexts_up_to(asked.limit, media)
     said = (*remarks(model, deployment, contexts, asked.limit), short)
-    said = (*said, shorter_start(deployment, capacity))
+    said = (*said, shorter_start(deployment, asked.capacity))
     refusals = (*hooks.refusals(model, deployment), *too_much)
     rows = tuple(_row(asked, n) for n in contexts)
     return Plan(
         model=model.name,
         engine=str(deployment.engine),
         gpu=deployment.gpu,
-        ranks=ranks,
+        ranks=ranks_of(deployment),
         replicas=asked.replicas,
         attention_copies=hooks.copies(deployment).attention,
         budget=budget,
-        capacity=capacity,
+        capacity=asked.capacity,
         bytes_per_token=_bytes_per_token(asked),
         draft=asked.draft,
         rows=rows,
@@ -147,6 +135,21 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     weights: Loaded
 
 
+def _asked(model: Model, deployment: Deployment, budget: Budget) -> _Asked:
+    module = engine_module(deployment.engine.name)
+    capacity: Capacity = module.capacity(model, deployment, max(budget.kv_bytes, 0))
+    return _Asked(
+        model=model,
+        deployment=deployment,
+        capacity=capacity,
+        limit=hooks.length_limit(deployment, capacity),
+        types=types_of(model, deployment),
+        draft=draft_cache(model, deployment),
+        replicas=_replicas(deployment),
+        weights=loaded(model, deployment),
+    )
+
+
 def _bytes_per_token(asked: _Asked) -> int:
     own = sum(slot.entry_bytes(asked.types) for slot in asked.model.slots if slot.kind != "cross")
     return own + (asked.draft.bytes_per_token if asked.draft else 0)
@@ -159,7 +162,8 @@ def _crossover(asked: _Asked, context: int) -> float | None:
     return crossover_tokens(model, asked.types, *reads, machine=machine, context=context)
 
 
-def _replicas(deployment: Deployment, ranks: int) -> int:
+def _replicas(deployment: Deployment) -> int:
+    ranks = ranks_of(deployment)
     count = deployment.gpu_count or ranks
     if count % ranks:
         raise UsageError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvproof.engine.arguments import Grammar, Option, is_option
-from kvproof.engine.command import Reader, Served
+from kvproof.engine.command import Reader, Served, first_start
 from kvproof.engine.llamacpp.flags import canonical_flag, is_read
 from kvproof.engine.shell import Words
 from kvproof.errors import UsageError
@@ -30,13 +30,7 @@ _PLACEHOLDER = Served(
 
 
 def _start(words: Words) -> int | None:
-    image = None
-    for i, word in enumerate(words.words):
-        if _program(word):
-            return i + 1
-        if image is None and _IMAGE.search(word):
-            image = i + 1
-    return None if words.inner else image
+    return first_start(words, lambda found, at: at + 1 if _program(found[at]) else None, _IMAGE)
 
 
 def _program(word: str) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvproof.engine.arguments import Grammar, Option, number_or_text, one_value
-from kvproof.engine.command import Reader, Served
+from kvproof.engine.command import Reader, Served, first_start
 from kvproof.engine.llamacpp.command import gguf_name
 from kvproof.engine.ollama.flags import NAMES, TO_LLAMACPP
 from kvproof.engine.shell import Words
@@ -25,14 +25,13 @@ _PLACEHOLDER = Served("MODEL", "MODEL: its name in Ollama (ollama list), or hf.c
 
 
 def _start(words: Words) -> int | None:
-    image = None
-    for i, word in enumerate(words.words):
-        following = words.words[i + 1 : i + 2]
-        if word.rsplit("/", 1)[-1] == "ollama" and following and following[0] in _VERBS:
-            return i + 1
-        if image is None and _IMAGE.search(word):
-            image = i + 1
-    return None if words.inner else image
+    return first_start(words, _begins, _IMAGE)
+
+
+def _begins(words: Sequence[str], at: int) -> int | None:
+    """Behind the program, before its verb."""
+    verb = next(iter(words[at + 1 : at + 2]), None)
+    return at + 1 if words[at].rsplit("/", 1)[-1] == "ollama" and verb in _VERBS else None
 
 
 def _option(word: str) -> Option:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvproof.engine.arguments import Grammar, Option, by_prefix, number_or_text, values_ahead
-from kvproof.engine.command import Reader
+from kvproof.engine.command import Reader, first_start, serving
 from kvproof.engine.sglang.flags import OWN_KV_DTYPES, canonical_flag, is_read, known_flags
 from kvproof.engine.sglang.variables import UNFOLLOWED, options_of
 from kvproof.engine.shell import Words
@@ -30,12 +30,7 @@ _NOT_ENGINE = ("used", "gpu_memory", "free_memory", "max_total_kv_bytes")
 
 
 def _start(words: Words) -> int | None:
-    for i, word in enumerate(words.words):
-        if word in _MODULES and i and words.words[i - 1] == "-m":
-            return i + 1
-        if word.rsplit("/", 1)[-1] == "sglang" and words.words[i + 1 : i + 2] == ("serve",):
-            return i + 2
-    return None
+    return first_start(words, serving("sglang", _MODULES))
 
 
 def _option(word: str) -> Option:

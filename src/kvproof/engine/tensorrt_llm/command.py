@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.arguments import Grammar, Option, number_or_text, one_value
-from kvproof.engine.command import Reader
+from kvproof.engine.command import Reader, first_start
 from kvproof.engine.shell import Words
 from kvproof.engine.tensorrt_llm import canonical_flag, flag_names, is_read
 from kvproof.errors import UsageError, unknown_name
@@ -33,10 +33,9 @@ _IGNORED = (
 
 
 def _start(words: Words) -> int | None:
-    for i, word in enumerate(words.words):
-        if word.rsplit("/", 1)[-1] in _PROGRAMS:
-            return i + 1
-    return None
+    return first_start(
+        words, lambda found, at: at + 1 if found[at].rsplit("/", 1)[-1] in _PROGRAMS else None
+    )
 
 
 def _option(word: str) -> Option:

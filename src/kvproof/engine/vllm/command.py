@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.arguments import Grammar, Option, by_prefix, one_value, values_ahead
-from kvproof.engine.command import Reader
+from kvproof.engine.command import Reader, first_start, serving
 from kvproof.engine.shell import Words
 from kvproof.engine.vllm.flags import (
     flag_type,
@@ -56,15 +56,7 @@ _SEE = "see vllm serve --help"
 
 def _start(words: Words) -> int | None:
     """Behind `vllm serve` or the module, else behind an image whose entry point is the server."""
-    image = None
-    for i, word in enumerate(words.words):
-        if word.rsplit("/", 1)[-1] == "vllm" and words.words[i + 1 : i + 2] == ("serve",):
-            return i + 2
-        if word in _MODULES and i and words.words[i - 1] == "-m":
-            return i + 1
-        if image is None and _IMAGE.search(word):
-            image = i + 1
-    return None if words.inner else image
+    return first_start(words, serving("vllm", _MODULES), _IMAGE)
 
 
 def _option(word: str) -> Option:
