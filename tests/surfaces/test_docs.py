@@ -31,6 +31,37 @@ def test_the_readmes_python_runs() -> None:
     assert done.returncode == 0, done.stderr
 
 
+PAGES = [
+    (path.name, code)
+    for path in (*sorted(ROOT.glob("docs/engines/*.md")), ROOT / "docs/hardware.md")
+    for code in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    if "model.gguf" not in code and "ollama:" not in code  # a file of the reader's
+]
+
+
+@pytest.mark.parametrize(("page", "code"), PAGES, ids=[page for page, _ in PAGES])
+def test_the_pages_python_runs(page: str, code: str) -> None:
+    """A line's remark that begins with a whole number says what the line gives."""
+    names: dict[str, object] = {"kvproof": kvproof}
+    for line in code.splitlines():
+        try:
+            value = eval(line, names)
+        except SyntaxError:
+            exec(line, names)
+            continue
+        said = re.search(r"# (\d+):", line)
+        assert said is None or value == int(said[1]), line
+
+
+def test_every_report_has_a_row_and_every_marked_one_a_test() -> None:
+    rows = re.findall(r"^\| (\d+)(†?) \|", (ROOT / "docs/cases.md").read_text(), re.MULTILINE)
+    tests = (ROOT / "tests/cases/test_user_reports.py").read_text()
+    tested = {int(n) for found in re.findall(r"def test((?:_\d\d)+)_", tests)
+              for n in found.strip("_").split("_")}  # fmt: skip
+    assert [int(number) for number, _ in rows] == list(range(1, 56))
+    assert {int(number) for number, mark in rows if mark} == tested
+
+
 @pytest.mark.parametrize(
     "line",
     [

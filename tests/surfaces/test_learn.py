@@ -46,6 +46,19 @@ def test_pages_are_made_of_their_sources(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_pages_show_what_their_first_cell_prints(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed = re.search(
+        r"```python\n(.*?)```\n\n```\n(.*?)```", (LEARN / f"{name}.md").read_text(), re.DOTALL
+    ).groups()  # type: ignore[union-attr]
+    if "kvproof.lab" in code:
+        pytest.importorskip("torch")
+    exec(code, {})
+    assert capsys.readouterr().out == printed, f"run: python docs/learn/make.py {name}"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_pages_name_no_path_of_a_machine(name: str) -> None:
     places = (str(Path.home()), tempfile.gettempdir(), str(LEARN.parents[1]))
     for path in (LEARN / f"{name}.md", LEARN / f"notebooks/{name}.ipynb", LEARN / f"{name}.svg"):
