@@ -8,6 +8,7 @@ lengths are named.
 from __future__ import annotations
 
 import re
+from math import inf
 
 from kvproof.errors import UsageError
 
@@ -68,6 +69,10 @@ def parse_token_list(text: str) -> tuple[int, ...]:
     out: list[int] = []
     for part in text.split(","):
         low, dots, high = part.partition("..")
+        if not low.strip() or (dots and not high.strip()):
+            raise UsageError(
+                f"a length is missing in {text[:40]!r}", hint="write 4k,8k or 4k..128k"
+            )
         if not dots:
             out.append(_positive(parse_tokens(part), part))
             continue
@@ -89,7 +94,7 @@ def _positive(tokens: int, text: str) -> int:
 def parse_rate(text: str | float) -> float:
     """Units a second of `3.35TB/s`, `989TFLOP/s`, `989TFLOPS` or a number (decimal prefixes)."""
     if not isinstance(text, str):
-        return float(text)
+        return _moving(float(text))
     number, unit = _split(text, "a rate")
     key = unit.lower().removesuffix("/s")
     for tail in ("flops", "flop", "b"):
@@ -98,7 +103,13 @@ def parse_rate(text: str | float) -> float:
             break
     if key not in _RATE_UNITS:
         raise UsageError(f"unknown rate unit {unit!r} in {text!r}", hint="use TB/s or TFLOP/s")
-    return number * _RATE_UNITS[key]
+    return _moving(number * _RATE_UNITS[key])
+
+
+def _moving(rate: float) -> float:
+    if not 0 < rate < inf:
+        raise UsageError(f"a rate is {rate:g}", hint="give one above 0, e.g. 3.35TB/s")
+    return rate
 
 
 def show_bytes(value: float, *, digits: int = 2) -> str:

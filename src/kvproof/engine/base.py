@@ -54,7 +54,10 @@ def parse_engine(text: str) -> EngineRef:
     if key not in _ENGINES:
         raise unknown_name("engine", name, list(_ENGINES), see=f"known: {', '.join(_ENGINES)}")
     if at and release_number(version) is None:
-        raise UsageError(f"can't read the engine version {version[:40]!r}", hint="write vllm@0.32")
+        raise UsageError(
+            f"can't read the release {version[:40]!r} of {key}",
+            hint="write it as in vllm@0.32 or llamacpp@b11549",
+        )
     return EngineRef(key, version or None)
 
 

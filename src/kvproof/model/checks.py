@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from kvproof.errors import ModelError
@@ -16,6 +17,11 @@ _SIZE = re.compile(
     r"(^|_)(size|dim|dims|heads?|rank|kernel|groups?|state|expand|experts?|embd|conv|channels|width"
     r"|inner|model|kv|length)$"
 )
+ROTARY = ("rope_parameters", "rope_scaling")
+"""The names of a config's rotary section."""
+_ROTARY_NUMBERS = (
+    "factor", "original_max_position_embeddings", "partial_rotary_factor", "rope_theta",
+)  # fmt: skip
 _LAYERS = re.compile(r"(^|_)(layers?|blocks|depth)$")
 
 
@@ -72,6 +78,31 @@ def check_count(key: str, value: Any, where: str) -> None:
     high = MAX_LAYERS if _LAYERS.search(key) and not key.startswith("max_") else _MAX_SIZE
     if not low <= value <= high:
         raise bad_value(key, value, f"a whole number of {low:,} to {high:,}", where)
+
+
+def check_rotary(config: Mapping[str, Any], where: str) -> None:
+    """Raise ModelError when the rotary section is no object or holds what is no number."""
+    for key in ROTARY:
+        given = config.get(key)
+        if given is None:
+            continue
+        if not isinstance(given, Mapping):
+            raise bad_value(key, given, "an object", where)
+        for part in (given, *given.values()):
+            if isinstance(part, Mapping):
+                _check_rotary_part(part, where)
+
+
+def _check_rotary_part(part: Mapping[str, Any], where: str) -> None:
+    for key in ("rope_type", "type"):
+        if not isinstance(part.get(key, ""), str):
+            raise bad_value(key, part[key], "the name of a scaling", where)
+    for key in _ROTARY_NUMBERS:
+        value = part.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise bad_value(key, value, "a number", where)
 
 
 def need(config: Mapping[str, Any], key: str, *, where: str, low: int = 1) -> int:

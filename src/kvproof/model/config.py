@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kvproof.errors import ModelError, unknown_name
-from kvproof.model.checks import bad_value, check_count, check_plain, plain_copy
+from kvproof.model.checks import bad_value, check_count, check_plain, check_rotary, plain_copy
 from kvproof.model.classes import Row, SubRow, base, class_row, known_types
 from kvproof.model.foreign import translate
 from kvproof.model.rules import find_rule
@@ -113,6 +113,7 @@ def _build(name: str, given: Config, depth: int = 0) -> Config:
     out["model_type"] = name
     for key in row.ints:
         check_count(key, out.get(key), name)
+    check_rotary(out, name)
     for key, sub in row.subs.items():
         out[key] = _nested(key, sub, out.get(key), depth)
     for key, value in out.items():

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from kvproof.model.checks import ROTARY
 from kvproof.model.read import read_config
 from kvproof.model.types import Model
 
-_ROTARY = ("rope_parameters", "rope_scaling")
 _BY_FACTOR = ("linear", "dynamic")
 _MOST_FACTOR = 1e6
 """A larger factor is no sense: it would stretch the shortest of models to billions of tokens."""
@@ -43,8 +43,8 @@ def _merged(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
     out = dict(config)
     for key, value in overrides.items():
         own = out.get(key)
-        if key in _ROTARY:
-            out = {k: v for k, v in out.items() if k not in _ROTARY} | {_ROTARY[0]: value}
+        if key in ROTARY:
+            out = {k: v for k, v in out.items() if k not in ROTARY} | {ROTARY[0]: value}
         elif isinstance(own, Mapping) and isinstance(value, Mapping):
             out[key] = _merged(own, value)
         else:
@@ -54,7 +54,7 @@ def _merged(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
 
 def rotary_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(type, settings) of a config's rotary embedding, one for each type of layer."""
-    for key in _ROTARY:
+    for key in ROTARY:
         found = config.get(key)
         if isinstance(found, Mapping):
             parts = [part for part in found.values() if isinstance(part, Mapping)]

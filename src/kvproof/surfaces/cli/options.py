@@ -119,9 +119,13 @@ def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | Non
 
 def _pasted(ctx: click.Context, gpu: str | None) -> Any:
     """What a manifest or the words behind -- start; None without either."""
+    from kvproof.errors import UsageError
+
     values, flags = ctx.params, _own_flags(ctx.params)
     engine = str(values["engine"]) if _engine_chosen(ctx) else None
     words: tuple[str, ...] = ctx.meta.get("engine_words", ())
+    if values.get("server") and not values.get("manifest"):
+        raise UsageError("--server chooses one of a manifest's servers", hint="add --manifest FILE")
     if values.get("manifest"):
         from kvproof.engine.command import in_release
         from kvproof.engine.manifest import read_manifest
@@ -132,8 +136,6 @@ def _pasted(ctx: click.Context, gpu: str | None) -> Any:
     if not words:
         return None
     if given := _formulas_own(values):
-        from kvproof.errors import UsageError
-
         raise UsageError(
             f"{_typed(given)} belongs to the formula, which takes no engine's flags",
             hint="leave it out, or what follows --",
