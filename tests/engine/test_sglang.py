@@ -324,7 +324,40 @@ def test_nothing_is_missing_where_a_cache_fits(qwen: Model) -> None:
     assert "missing" in {term.name for term in with_none}
 
 
-def test_shared_out_tokens_are_refused() -> None:
+@pytest.mark.parametrize(("version", "printed"), [("0.5.16", 1), ("0.5.17", 8), ("0.5.23", 8)])
+def test_tokens_of_latents_are_dealt_out_over_context_ranks(version: str, printed: int) -> None:
+    """0.5.23: mem_cache/kv_cache_configurator.py (logical_token_capacity): rows x ranks."""
+    model = kvproof.load_model("deepseek-ai/DeepSeek-V3", offline=True)
+    alone, dealt = (
+        kvproof.capacity(
+            model,
+            kvproof.Deployment(f"sglang@{version}", "8xH200", tp_size=8, dcp_size=ranks),
+            20 * 2**30,
+        )
+        for ranks in (1, 8)
+    )
+    assert dealt.tokens == printed * alone.tokens
+    assert (dealt.num_blocks, dealt.block_size) == (alone.num_blocks, 8 * alone.block_size)
+    assert dealt.bytes_per_block == alone.bytes_per_block
+    assert dealt.max_concurrency == pytest.approx(8 * alone.max_concurrency)
+    assert dealt.sequences(163_840) >= 8 * alone.sequences(163_840) > 0
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "ranks"),
+    [
+        ("0.5.14", "deepseek-ai/DeepSeek-V3", 8),
+        ("0.5.23", "deepseek-ai/DeepSeek-V3", 3),
+        ("0.5.23", "deepseek-ai/DeepSeek-V3.2", 8),
+        ("0.5.23", "Qwen/Qwen3-8B", 2),
+    ],
+)
+def test_tokens_that_are_not_dealt_out(version: str, name: str, ranks: int) -> None:
+    model = kvproof.load_model(name, offline=True)
+
+    def asked() -> None:
+        flags = {"tp_size": 8, "dcp_size": ranks}
+        kvproof.budget(model, kvproof.Deployment(f"sglang@{version}", "8xH200", **flags))
+
     with pytest.raises(UsageError, match="dcp_size"):
-        kvproof.Deployment("sglang", "8xH200", tp_size=8, dcp_size=8)
-    kvproof.Deployment("sglang", "8xH200", tp_size=8, dcp_size=1)
+        asked()

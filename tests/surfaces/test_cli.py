@@ -274,6 +274,7 @@ def test_errors_have_a_json_form() -> None:
         "", "{", "[]", "null", '"x"', "{}", '{"model_type": 7}', '{"model_type": "llama"}' * 2,
         '{"model_type": "llama", "num_hidden_layers": 1000000000000}',
         '{"model_type": "llama", "rope_scaling": [1]}',
+        '{"model_type": "llama", "partial_rotary_factor": {}}',
         '{"model_type": "llama", "rope_scaling": {"type": "yarn", "factor": "x"}}',
         '{"model_type": "llama", "rope_parameters": {"rope_type": 5}}',
         '{"model_type": "llama", "num_hidden_layers": -3}',

@@ -29,7 +29,7 @@ _ALIASES = {
 TENSOR_PARALLEL = ("tensor_parallel_size", "tp_size", "tp")
 PIPELINE_PARALLEL = ("pipeline_parallel_size", "pp_size", "pp")
 """Spellings of the sizes whose product is one copy's GPUs."""
-CONTEXT_PARALLEL = ("decode_context_parallel_size",)
+CONTEXT_PARALLEL = ("decode_context_parallel_size", "dcp_size", "dcp")
 """Spellings of the ranks among those that deal out a sequence's positions while decoding."""
 PREFILL_PARALLEL = ("prefill_context_parallel_size",)
 """Spellings of the sets of ranks that share a prefill: each holds the attention and the cache."""

@@ -82,6 +82,7 @@ def check_count(key: str, value: Any, where: str) -> None:
 
 def check_rotary(config: Mapping[str, Any], where: str) -> None:
     """Raise ModelError when the rotary section is no object or holds what is no number."""
+    _check_numbers(config, ("partial_rotary_factor", "original_max_position_embeddings"), where)
     for key in ROTARY:
         given = config.get(key)
         if given is None:
@@ -97,7 +98,11 @@ def _check_rotary_part(part: Mapping[str, Any], where: str) -> None:
     for key in ("rope_type", "type"):
         if not isinstance(part.get(key, ""), str):
             raise bad_value(key, part[key], "the name of a scaling", where)
-    for key in _ROTARY_NUMBERS:
+    _check_numbers(part, _ROTARY_NUMBERS, where)
+
+
+def _check_numbers(part: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
+    for key in keys:
         value = part.get(key)
         if value is None:
             continue

@@ -107,25 +107,26 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     check_heads(model, flags.attention_tp, "SGLang")
     flags = deciding(model, deployment, flags)
     pools = make_pools(model, deployment, flags)
-    tokens = _tokens(kv_bytes, flags, pools)
+    rows = _rows(kv_bytes, flags, pools)
     length = flags.context_length or model.context or 2048
-    pages = tokens // pools.page
-    sliding = pools.sliding_tokens(tokens)
+    pages = rows // pools.page
+    tokens = rows * pools.context_ranks
+    sliding = pools.sliding_tokens(rows)
     fits = 0 < length <= tokens
     return Capacity(
         num_blocks=pages,
-        block_size=pools.page,
+        block_size=pools.span,
         bytes_per_block=round(pools.cell * pools.page),
         groups=_groups(pools, length),
-        blocks_per_sequence=-(-(length + pools.encoder) // pools.page),
-        tokens=tokens,
+        blocks_per_sequence=-(-(length + pools.encoder) // pools.span),
+        tokens=rows if flags.rules.context_ranks == "rows" else tokens,
         max_concurrency=tokens / length,
         max_model_len=length,
         fits=fits,
         error=None if fits else _misfit(length, tokens),
-        terms=(*_terms(kv_bytes, tokens, sliding, pools), *_host(flags, tokens, pools)),
+        terms=(*_terms(kv_bytes, rows, sliding, pools), *_host(flags, rows, pools)),
         usable_blocks=pages,
-        max_num_seqs=_requests(model, tokens, length, kv_bytes, flags, pools),
+        max_num_seqs=_requests(model, rows, length, kv_bytes, flags, pools),
         blocks_held=_holder(pools, pages, sliding),
     )
 
@@ -137,10 +138,11 @@ def cache(model: Model, request: CacheRequest, version: str | None = None) -> Ca
     return sequence_cache(model, request, version)
 
 
-def _tokens(kv_bytes: int, flags: Flags, pools: Pools) -> int:
-    tokens = pools.tokens(kv_bytes)
+def _rows(kv_bytes: int, flags: Flags, pools: Pools) -> int:
+    """Tokens that one rank keeps."""
+    rows = pools.tokens(kv_bytes)
     asked = flags.get("max_total_tokens")
-    return min(tokens, int(asked) // pools.page * pools.page) if asked else tokens
+    return min(rows, int(asked) // pools.page * pools.page) if asked else rows
 
 
 def _requests(
@@ -161,7 +163,7 @@ def _holder(pools: Pools, pages: int, sliding: int) -> Callable[[int], int]:
     """Pages a sequence takes of whichever pool is scarcer for it, counted in full pages."""
 
     def held(context: int) -> int:
-        full = -(-(context + pools.encoder) // pools.page)
+        full = -(-(context + pools.encoder) // pools.span)
         if not pools.window or not sliding:
             return full
         need = -(-min(context, pools.window + pools.page) // pools.page)
@@ -171,7 +173,7 @@ def _holder(pools: Pools, pages: int, sliding: int) -> Callable[[int], int]:
 
 
 def _groups(pools: Pools, length: int) -> tuple[Group, ...]:
-    pages = -(-(length + pools.encoder) // pools.page)
+    pages = -(-(length + pools.encoder) // pools.span)
     rows = [("full", pools.full_layers, pools.full, pages)]
     if pools.window:
         near = -(-min(length, pools.window + pools.page) // pools.page)
@@ -180,7 +182,7 @@ def _groups(pools: Pools, length: int) -> tuple[Group, ...]:
         Group(
             kind=kind,
             layers=layers,
-            block_size=pools.page,
+            block_size=pools.span,
             page_bytes=cell * pools.page // max(1, layers),
             blocks_per_sequence=count,
         )
@@ -238,6 +240,13 @@ def _terms(kv_bytes: int, tokens: int, sliding: int, pools: Pools) -> tuple[Term
              formula=f"{kv_bytes:,} B // {pools.cell:,.0f} B in pages of {pools.page}, "
              f"less the padding page = {tokens:,}", source=_SOURCE),
     ]  # fmt: skip
+    if pools.context_ranks > 1:
+        dealt = tokens * pools.context_ranks
+        terms.append(
+            Term(name="tokens of all ranks", value=dealt, unit="token",
+                 formula=f"{tokens:,} on each of {pools.context_ranks} context ranks = {dealt:,}",
+                 source=_SOURCE)
+        )  # fmt: skip
     if pools.window:
         terms.append(
             Term(

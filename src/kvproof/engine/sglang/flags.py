@@ -114,6 +114,11 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         return int(float(self.get("cpu_offload_gb", 0)) * GIB)
 
     @property
+    def context_ranks(self) -> int:
+        """Ranks that a request's tokens are dealt out to."""
+        return int(self.get("dcp_size", 1))
+
+    @property
     def replicas(self) -> int:
         """Attention data-parallel replicas in one tensor-parallel group."""
         return self.dp if self.given.get("enable_dp_attention") else 1
@@ -174,16 +179,12 @@ def read_flags(deployment: Deployment) -> Flags:
     for name, what in _REFUSED.items():
         if given.get(name):
             raise UsageError(f"SGLang's {name} {what}: not computed", hint="leave it out")
-    if given.get("dcp_size", 1) > 1:
-        raise UsageError(
-            "SGLang's dcp_size shares a request's tokens out over ranks: not computed",
-            hint="leave it out, or plan with vLLM's decode_context_parallel_size",
-        )
     rules = rules_for(deployment.engine.version)
     if given.get("kv_cache_dtype", "auto") not in OWN_KV_DTYPES:
         check_type(_KV_DTYPES, str(given.get("kv_cache_dtype", "auto")), deployment.engine.version)
     tp, dp = given.get("tp_size", 1), given.get("dp_size", 1)
     attention = _attention_tp(given, tp, dp)
+    _check_context_ranks(given, rules, attention)
     chunk, batch = _by_memory(deployment, rules, tp)
     return Flags(
         given=given,
@@ -215,6 +216,20 @@ def _attention_tp(given: dict[str, Any], tp: int, dp: int) -> int:
         of = f"tp_size={tp} / dp_size={dp}" if copies > 1 else f"tp_size={tp}"
         raise UsageError(f"attn_cp_size={context} does not divide {of}", hint="correct one of them")
     return int(tp // copies // context)
+
+
+def _check_context_ranks(given: dict[str, Any], rules: Rules, attention: int) -> None:
+    """Decode context parallelism takes some of the ranks that an attention layer is split over."""
+    ranks = given.get("dcp_size", 1)
+    if ranks == 1:
+        return
+    if rules.context_ranks == "none":
+        raise UsageError("SGLang has dcp_size since 0.5.15", hint="leave it out")
+    if attention % ranks:
+        raise UsageError(
+            f"dcp_size={ranks} does not divide the {attention} ranks of an attention layer",
+            hint="correct one of them",
+        )
 
 
 def _graph_batch(given: dict[str, Any], rules: Rules, default: int) -> int:

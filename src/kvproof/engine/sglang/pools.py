@@ -68,6 +68,8 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     state: int = 0
     state_layers: int = 0
     page: int = 1
+    context_ranks: int = 1
+    """Ranks that a request's tokens are dealt out to, one row each on one of them."""
     dtype: str = "bf16"
     charged: int = 0
     draft: int = 0
@@ -75,6 +77,11 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     compressed: Compressed | None = None
     encoder: int = 0
     """Tokens of the pool that a request's image takes beside its context."""
+
+    @property
+    def span(self) -> int:
+        """Tokens that a page holds, on one rank or dealt out over several."""
+        return self.page * self.context_ranks
 
     @property
     def cell(self) -> float:
@@ -120,6 +127,7 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
     """The pools of `model` on one GPU of the stage that `flags` are for."""
     page = page_size(model, deployment, flags)
     _check_cross(model)
+    _check_dealt_out(model, flags)
     if is_compressed(model):
         return _compressed(model, flags, page)
     dtype = kv_type(model, deployment, flags)
@@ -145,6 +153,7 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
         state=sum(_state(model, flags, s) for s in state),
         state_layers=len({s.layer for s in state}),
         page=page,
+        context_ranks=flags.context_ranks,
         dtype=dtype.name,
         charged=counted - _uncounted(model, deployment, flags, slots, dtype),
         draft=draft,
@@ -160,6 +169,19 @@ def _check_cross(model: Model) -> None:
         f"SGLang serves no {model.architecture or 'model with cross-attention'}: of the models "
         f"with cross-attention {' and '.join(_CROSS)} alone",
         hint="use engine vllm or transformers",
+    )
+
+
+def _check_dealt_out(model: Model, flags: Flags) -> None:
+    """Tokens that are dealt out over ranks are computed for plain latents: a rank keeps the rows of
+    its own tokens. Indexers, drafts, windows and heads have rules of their own in every release.
+    """
+    plain = all(isinstance(s, LatentSlot) and s.window is None for s in model.slots)
+    if flags.context_ranks == 1 or (plain and not flags.drafts):
+        return
+    raise UsageError(
+        "SGLang's dcp_size is computed for models of plain latents without a draft alone",
+        hint="leave it out, or plan with vLLM's decode_context_parallel_size",
     )
 
 

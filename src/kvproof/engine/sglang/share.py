@@ -157,7 +157,7 @@ def _captures_prefill(model: Model, deployment: Deployment, flags: Flags) -> boo
     off = ("disable_piecewise_cuda_graph", "disable_prefill_cuda_graph")
     if any(flags.get(name) for name in off) or on_rocm(deployment) or flags.pp > 1:
         return False
-    if rules.graph_reserve_off and flags.get("disable_cuda_graph"):
+    if rules.graph_reserve_off and (flags.get("disable_cuda_graph") or flags.context_ranks > 1):
         return False
     if capability(deployment) is None or is_compressed(model):
         return False

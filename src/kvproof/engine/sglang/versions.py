@@ -89,6 +89,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The draft's cache is part of a token's bytes, and its weights are loaded before sizing."""
     compressed: Literal["none", "window", "requests", "cap"] = "none"
     """DeepSeek-V4: states by sliding page; C128 states by request; the sliding pool by request."""
+    context_ranks: Literal["none", "rows", "tokens"] = "none"
+    """Decode context parallelism: what max_total_num_tokens prints, a rank's rows or all tokens."""
     compressed_drafts: bool = False
     """The raw rows of the draft layer are counted with the target's."""
 
@@ -128,11 +130,12 @@ _CHANGES: tuple[tuple[tuple[int, ...], dict[str, object]], ...] = (
     ((0, 5, 13), {"draft_states": "joint", "graphs_to_context": True}),
     ((0, 5, 14), {"swa_archs": _SWA_0514, "draft_reserve_mib": 0, "draft_counted": True,
                   "extra_buffer": True, "compressed_drafts": False}),
-    ((0, 5, 15), {"prefill_graphs": "breakable", "strict_graphs": True}),
+    ((0, 5, 15), {"prefill_graphs": "breakable", "strict_graphs": True,
+                  "context_ranks": "rows"}),
     ((0, 5, 16), {"swa_archs": _SWA_0516, "graph_reserve_off": True, "paged_rocm_indexer": True,
                   "compressed": "requests"}),
     ((0, 5, 17), {"state_padding": True, "scaled_glm_on_sm12": True,
-                  "graphs_to_context": False}),
+                  "graphs_to_context": False, "context_ranks": "tokens"}),
     ((0, 5, 18), {"swa_archs": _SWA_0518, "shared_indexer": True, "image_cache_mib": 100,
                   "strict_graphs": False}),
     ((0, 5, 19), {"scaled_rows_counted": True}),
