@@ -352,6 +352,28 @@ def test_a_log_without_a_version_is_dated_by_its_wording() -> None:
     assert report.ok
 
 
+def test_a_build_without_tags_names_no_release() -> None:
+    log = kvproof.read_log(vllm_log().replace("0.11.0", "0.1.dev1+gda1daf40b"))
+    assert log.version == "0.1.dev1+gda1daf40b"
+    report = kvproof.check(log, gpu="H100-80GB")
+    assert report.engine != "vllm@0.1.dev1+gda1daf40b"
+    assert rows(report)["kv_cache_tokens"].ok
+    assert any("no vLLM version is named" in line for line in report.assumptions)
+
+
+def test_a_share_that_was_cut_to_two_decimals_is_taken_from_the_memory() -> None:
+    text = (
+        "INFO 05-22 11:01:13 [llm_engine.py:240] Initializing a V0 LLM engine (v0.8.5.post1) with "
+        "config: model='Qwen/Qwen3-14B', max_seq_len=2048\n"
+        "INFO 05-22 11:01:19 [worker.py:267] the current vLLM instance can use total_gpu_memory "
+        "(14.74GiB) x gpu_memory_utilization ({share}) = {asked}GiB\n"
+    )
+    odd = setup_of(kvproof.read_log(text.format(share="0.69", asked="10.22")), gpu="T4")
+    assert odd.deployment.flags["gpu_memory_utilization"] == pytest.approx(0.6934, abs=1e-3)
+    plain = setup_of(kvproof.read_log(text.format(share="0.90", asked="13.27")), gpu="T4")
+    assert plain.deployment.flags["gpu_memory_utilization"] == 0.9
+
+
 def test_a_start_without_a_version_is_kept_with_its_range(tmp_path: Path) -> None:
     learned = start_of(kvproof.check(UNNAMED, model="Qwen/Qwen3-8B", gpu="A100-40GB"))
     assert (learned.version, learned.since, learned.until) == ("", "0.9", "0.11.0")

@@ -121,6 +121,29 @@ INFO 11-20 09:00:09 Using configuration from /x/E=128,N=768,device_name=NVIDIA_H
     assert log.flags["speculative_config"] == {"method": "eagle", "num_speculative_tokens": 3}
 
 
+def test_vllm_banner_names_version() -> None:
+    text = (
+        "2026-05-01 21:55:02.710 | (APIServer pid=1) INFO 05-01 19:55:02 [utils.py:299]  "
+        "▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.20.0\n"
+        "INFO 05-01 19:58:31 [gpu_worker.py:440] Available KV cache memory: 3.07 GiB\n"
+    )
+    log = kvproof.read_log(text)
+    assert (log.engine, log.version) == ("vllm", "0.20.0")
+
+
+def test_unsloth_says_batch_and_sequences() -> None:
+    text = (
+        "Unsloth: Using conservativeness = 1.0. Chunked prefill tokens = 2048. "
+        "Num Sequences = 160.\n"
+        "INFO 05-22 11:01:19 [worker.py:267] the current vLLM instance can use total_gpu_memory "
+        "(14.74GiB) x gpu_memory_utilization (0.69) = 10.22GiB\n"
+    )
+    log = kvproof.read_log(text)
+    assert log.flags["max_num_batched_tokens"] == 2048
+    assert log.flags["max_num_seqs"] == 160
+    assert log.value("requested_memory") == round(10.22 * 2**30)
+
+
 def test_sglang_server_args() -> None:
     text = (
         "[2026-01-01 00:00:00] server_args=ServerArgs(model_path='Qwen/Qwen3-8B', "

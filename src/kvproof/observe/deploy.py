@@ -23,6 +23,9 @@ _SAME_MEMORY = 0.006
 # Flags that logs print for what was settled on; the names under which the engine takes them.
 # Not SGLang's max_running_requests: settled on after the pools, it would size them when asked for.
 _SETTLED = {"sglang": {"context_length_used": "context_length"}}
+_UNTAGGED = ("0.0.", "0.1.dev")
+"""How vLLM's builds call themselves when made from a checkout without tags."""
+_SHARE = "gpu_memory_utilization"
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +111,8 @@ def named_release(log: Log) -> str | None:
         return build_name(log.version)
     if log.engine == "llamacpp" and log.version.strip("b0") == "":
         return None  # a build of unknown commit calls itself 0
+    if log.engine == "vllm" and log.version.startswith(_UNTAGGED):
+        return None
     return planned_by(log, log.version) if _reads(f"{log.engine}@{log.version}") else None
 
 
@@ -178,6 +183,8 @@ def _flags(
     options, concurrency = OPTIONS.get(log.engine), log.value("max_concurrency_len")
     if options is not None and concurrency:
         wanted.setdefault(flag_of(options.length), int(concurrency))
+    if log.engine == "vllm" and (share := _whole_share(log)) is not None:
+        wanted[_SHARE] = share
     kept: dict[str, Any] = {}
     dropped: dict[str, str] = {}
     try:
@@ -194,6 +201,20 @@ def _flags(
         else:
             kept[name] = value
     return kept, {name: why for name, why in dropped.items() if not name.endswith("_used")}
+
+
+def _whole_share(log: Log) -> float | None:
+    """The share that vLLM's V0 printed with two decimals, from the memory it took of the card.
+
+    None where the two agree. Callers other than people ask for shares such as 0.6934.
+    """
+    shown = log.flags.get(_SHARE)
+    asked, card = log.get("requested_memory"), log.get("total_gpu_memory")
+    if not isinstance(shown, float) or asked is None or card is None or not card.value:
+        return None
+    share = asked.value / card.value
+    blur = (asked.step / 2 + share * card.step / 2) / card.value
+    return round(share, 4) if blur < abs(share - shown) <= 0.005 + blur else None
 
 
 def _whole_windows(log: Log) -> bool:

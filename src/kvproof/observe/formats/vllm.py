@@ -23,6 +23,7 @@ ROWS = (
         "vllm/engine/llm_engine.py"),
     Row("api server version", r"vLLM API server version {version:ver}", "0.2+",
         "vllm/entrypoints/openai/api_server.py"),
+    Row("version", r"[▀▄█] {1,4}version {version:ver}", "0.16+", "vllm/entrypoints/utils.py"),
     Row("version", r"vllm[ _-]?(?:version)?[ :=]+{version:ver}", "any", _QUOTED),
     Row("device_name=", r"device_name={gpu:word}\.json", "0.3+", "fused_moe/fused_moe.py"),
     Row("max model len", r"using max model len {flag.max_model_len:int}", "0.9+",
@@ -34,6 +35,8 @@ ROWS = (
         "0.4+", "vllm/platforms/cuda.py"),
     Row("attentionbackendenum.", r"using AttentionBackendEnum\.{flag.attention_backend:word}",
         "0.12+", "vllm/platforms/cuda.py"),
+    Row("chunked prefill tokens", r"chunked prefill tokens = {flag.max_num_batched_tokens:int}\. "
+        r"num sequences = {flag.max_num_seqs:int}\.", "0.7+", "unsloth_zoo/vllm_utils.py"),
     # Weights.
     Row("weights took", r"loading model weights took {weights:size}", "0.2-0.9", _V0),
     Row("model loading took", r"model loading took {weights:size}", "0.8+", _RUNNER),
@@ -48,6 +51,8 @@ ROWS = (
         r"gpu_memory_utilization={flag.gpu_memory_utilization:num}", "0.6.4", _V0),
     Row("total_gpu_memory", r"can use total_gpu_memory \({total_gpu_memory:size}\) x "
         r"(?:gpu_memory_utilization )?\(?{flag.gpu_memory_utilization:num}", "0.6.5-0.10.2", _V0),
+    Row("gpu_memory_utilization", r"gpu_memory_utilization \(\d\.\d{2}\) = {requested_memory:size}",
+        "0.6.5-0.10.2", _V0),
     Row("model weights take", r"model weights take {weights:size}", "0.6.5-0.10.2", _V0),
     Row("non_torch_memory", r"non_torch_memory (?:takes )?{non_torch:size}", "0.6.5-0.10.2", _V0),
     Row("activation peak memory", r"activation peak memory takes {peak_activation:size}",
