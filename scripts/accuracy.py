@@ -25,6 +25,7 @@ import log_points as logs  # noqa: E402
 from accuracy_learned import learned_section  # noqa: E402
 from accuracy_reading import reading_section  # noqa: E402
 from accuracy_text import gpu_of, percent, table  # noqa: E402
+from accuracy_unseen import unseen_section  # noqa: E402
 from accuracy_weights import far_memory, weights_section  # noqa: E402
 from vllm_logs import SETTLED  # noqa: E402
 
@@ -33,8 +34,7 @@ from kvproof.errors import KvproofError  # noqa: E402
 
 GIB = logs.GIB
 _FILE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
-_Found = tuple[Any, float, float]
-"""A row of the fit, its error and its interval's half width, in GiB."""
+_Found = fits.Found
 _RANK = "the memory printed is one rank's; the rank with least decides the blocks"
 
 
@@ -66,16 +66,18 @@ def page() -> str:
     absent = [p for p in found if not isinstance(p, logs.Point)]
     rows = fits.rows_of(logs.DATA / "logs")
     constants = fits.fit(rows)
-    left = fits.left_out(rows)
-    scale = fits.scale_for(left, 0.92)
-    left = [(row, error, half * scale) for row, error, half in left]
-    newest = fits.left_out(fits.rows_of(logs.DATA / "logs", settled=False))
+    by_model = fits.left_out(rows)
+    interval = fits.scales(rows, by_model)
+    scale = interval["scale"]
+    left = fits.scaled(by_model, scale)
+    newest = fits.scaled(fits.left_out(fits.rows_of(logs.DATA / "logs", settled=False)), scale)
     sections = [
         _HEAD,
         reading_section(logs.DATA),
         tokens_section(points, absent),
         weights_section(rows, fits.counts_for, logs.causes()),
         memory_section(left, newest, points, constants),
+        unseen_section(rows, left, interval),
         noise_section(left),
         learned_section(rows, scale),
     ]
@@ -189,7 +191,7 @@ def memory_section(
 ) -> str:
     """The memory left for the cache; `newest`: starts without a release taken as the newest."""
     rows = [row for row, _, _ in left]
-    fitted = fits.predict(rows, constants)
+    fitted = fits.scaled(fits.predict(rows, constants), 1.0)
     stated = [item for item in left if item[0].point.id not in SETTLED]
     lines = [
         "## Memory for the cache, from GPU and flags alone",

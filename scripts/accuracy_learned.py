@@ -39,8 +39,8 @@ def starts_of(rows: list[Any], constants: dict[str, Any], scale: float) -> list[
     """The rows as the store would keep them, predicted with `constants`."""
     estimates = fits.estimates(rows, constants)
     return [
-        _start(row, error, half * scale, estimates[id(row)])
-        for row, error, half in fits.predict(rows, constants)
+        _start(row, error, half, estimates[id(row)])
+        for row, error, half in fits.scaled(fits.predict(rows, constants), scale)
     ]
 
 
@@ -91,7 +91,7 @@ def places(by_gpu: dict[str, list[Start]]) -> list[Place]:
 def seen_by_gpu() -> dict[str, list[Seen]]:
     """Every GPU's deployments as the rule sees them, under constants fitted without the GPU."""
     rows = fits.rows_of(logs.DATA / "logs")
-    scale = fits.scale_for(fits.left_out(rows), 0.92)
+    scale = fits.scale_for(fits.left_out(rows), fits.COVERED)
     return {gpu: [seen_of(s) for s in _unseen(rows, scale, gpu)] for gpu in _gpus(rows)}
 
 

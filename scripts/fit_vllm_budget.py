@@ -4,7 +4,8 @@
 
 LOGS_FOLDER holds engine_startups.jsonl and server_startups.jsonl. Constants are fitted by
 least absolute deviations, every model weighing the same. The error printed for a model comes
-from constants fitted without it; so does the interval's coverage. --write replaces
+from constants fitted without it; so does the interval's coverage. GPUs and minor releases left out
+say how much wider an interval has to be where one was not seen. --write replaces
 src/kvproof/engine/vllm/data/budget.json.
 """
 
@@ -15,21 +16,26 @@ import math
 import statistics
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from accuracy_text import gpu_of
 from vllm_logs import GIB, Point, read_points
 
 from kvproof.engine import vllm
 from kvproof.engine.vllm import profile
 from kvproof.engine.vllm.profile import (
     communication_era,
-    early,
+    framework_era,
     fused_reduce,
     graph_count,
     many_pieces,
+    minor_of,
+    other_ways,
     quantities,
     scan_bytes,
 )
@@ -41,19 +47,27 @@ from kvproof.terms import Term
 
 _DATA = Path(__file__).parents[1] / "src/kvproof/engine/vllm/data/budget.json"
 _NAMES = (
-    "cuda", "rocm", "v0", "before", "since_base", "since", "experts", "encoders",
-    "graphs", "graphs_each", "graphs_ranks", "v0_ranks", "late", "graphs_sparse",
+    "cuda", "rocm", "v0", "before", "since_base", "since", "encoders",
+    "graphs", "graphs_each", "graphs_ranks", "v0_ranks", "late", "graphs_sparse", "rccl",
+    "cuda_late",
 )  # fmt: skip
-_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 1.5, 0.5, 0.2, 0.3, 0.2, 0.58, 0.414, 2.6])
+_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 0.1, 0.2, 0.3, 0.2, 0.58, 0.35, 2.6, 2.2, 0.24])
 _SAMPLER_PRIOR = {"before_0.18": 38.6, "since_0.18": 16.0}
-_TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 5, 5, 60, 20, 20, 1e3, 1e3, 20])
+_TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 20, 60, 20, 20, 1e3, 1e3, 20, 5, 1e3])
 """How firmly each constant is held at its physical guess; the framework's is measured, and so are
 V0's communicators (log203: 2.10 GiB outside torch with 8 ranks, 0.35 of them the framework's),
-those since 0.26 (log240: 0.95 with 4 ranks, 0.122 the framework's) and the estimate of graphs
+those since 0.26 (log240: 0.95 with 4 ranks, 0.24 the framework's) and the estimate of graphs
 beside indexers (log225: 1.97 GiB for 54 of them, log240: 4.99 for 102)."""
 _FLOOR = 0.05
+COVERED = 0.92
+"""Share of the starts that intervals are to cover: 0.9, and a little for what comes."""
+_UNSCALED: dict[str, Any] = {"scale": 1.0, "unseen_scale": 1.0, "gpus": [], "releases": []}
 _MANY_GRAPHS = 100
 """The constants of graphs are fitted for so many, to be of the others' size."""
+_FRAMEWORK = {"cuda": 0, "v0": 2, "cuda since 0.26": 14}
+"""Places of the constants that starts on one GPU print."""
+_MANY_RANKS = 8
+"""The constant of RCCL likewise."""
 
 
 @dataclass
@@ -91,7 +105,7 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
         share = float(point.flags.get("gpu_memory_utilization", settings.rules.utilization))
         sizes = quantities(model, settings)
         charged = charges_graphs(model, settings)
-        known = sizes.workspace + charged * scan_bytes(model, settings)
+        known = sizes.workspace + sizes.experts + charged * scan_bytes(model, settings)
         out.append(
             Row(
                 point=point,
@@ -113,18 +127,16 @@ def _features(
 ) -> np.ndarray[Any, Any]:
     steps = math.log2(settings.ranks)
     era = communication_era(settings)
-    first = early(settings)
+    frame = framework_era(settings)
     others = (graph_count(settings) - 1) / _MANY_GRAPHS
-    experts = sizes.expert_bytes / GIB if sizes.quantized_experts else 0.0
     return np.array(
         [
-            not first and settings.platform == "cuda",
-            not first and settings.platform == "rocm",
-            first,
+            frame == "cuda",
+            frame == "rocm",
+            frame == "v0",
             steps * (era == "before_0.18"),
             (settings.ranks > 1) * (era == "since_0.18") * fused_reduce(settings, memory * GIB),
             steps * (era == "since_0.18"),
-            experts * (settings.capability[0] == 9),
             sizes.encoders,
             charged,
             charged * others,
@@ -132,6 +144,8 @@ def _features(
             steps * (era == "v0"),
             steps * (era == "since_0.26"),
             charged * others * sparse,
+            (settings.ranks > 1) * (era == "rocm") * (settings.ranks / _MANY_RANKS) ** 2,
+            frame == "cuda since 0.26",
         ],
         dtype=float,
     )
@@ -139,12 +153,13 @@ def _features(
 
 def fit(rows: list[Row]) -> dict[str, Any]:
     """The table of constants that fits `rows`."""
-    framework = {key: _framework(rows, key) for key in ("cuda", "v0")}
+    framework = {key: _framework(rows, key) for key in _FRAMEWORK}
     used = [row for row in rows if row.point.version and row.weights_known and counts_for(row)]
     sampler = {era: _sampler(used, era) for era in _SAMPLER_PRIOR}
     counts = Counter(row.point.name for row in used)
     prior = _PRIOR.copy()
-    prior[0], prior[2] = framework["cuda"], framework["v0"]
+    for key, place in _FRAMEWORK.items():
+        prior[place] = framework[key]
     x = np.array([row.features for row in used])
     y = np.array([row.taken - activation(row, sampler) for row in used])
     weight = np.array([1 / counts[row.point.name] / kv_of(row) ** 0.5 for row in used])
@@ -155,15 +170,16 @@ def fit(rows: list[Row]) -> dict[str, Any]:
     return {
         "sampler_bytes_per_logit": sampler,
         "framework_gib": {
-            "cuda": value["cuda"], "rocm": value["rocm"], "v0": value["v0"], "cpu": 0.0,
+            "cuda": value["cuda"], "cuda since 0.26": value["cuda_late"],
+            "rocm": value["rocm"], "v0": value["v0"], "cpu": 0.0,
         },
         "communication_gib": {
             "v0": {"base": 0.0, "log2_ranks": value["v0_ranks"]},
             "before_0.18": {"base": 0.0, "log2_ranks": value["before"]},
             "since_0.18": {"base": value["since_base"], "log2_ranks": value["since"]},
             "since_0.26": {"base": 0.0, "log2_ranks": value["late"]},
+            "rocm": {"squared_ranks": round(value["rccl"] / _MANY_RANKS**2, 4)},
         },
-        "experts_factor": value["experts"],
         "encoders_gib": value["encoders"],
         "graphs_gib": {
             "first": value["graphs"],
@@ -171,7 +187,7 @@ def fit(rows: list[Row]) -> dict[str, Any]:
             "each_log2_ranks": round(1024 * value["graphs_ranks"], 2),
             "each_sparse": round(1024 * value["graphs_sparse"], 2),
         },
-        "interval": {"weights_share": 0.006, "floor_gb": 0.25, "scale": 1.0},
+        "interval": {"weights_share": 0.006, "floor_gb": 0.25, **_UNSCALED},
     }  # fmt: skip
 
 
@@ -218,10 +234,9 @@ def _framework(rows: list[Row], key: str) -> float:
         for row in rows
         if row.point.observed.get("non_torch_gib") is not None
         and row.settings.ranks == 1
-        and row.settings.platform == "cuda"
-        and early(row.settings) == (key == "v0")
+        and framework_era(row.settings) == key
     ]
-    return float(statistics.median(found)) if found else float(_PRIOR[0 if key == "cuda" else 2])
+    return float(statistics.median(found)) if found else float(_PRIOR[_FRAMEWORK[key]])
 
 
 def _least_absolute(x: Any, y: Any, weight: Any, prior: Any) -> Any:
@@ -236,52 +251,127 @@ def _least_absolute(x: Any, y: Any, weight: Any, prior: Any) -> Any:
     return found
 
 
-def predict(rows: list[Row], table: dict[str, Any]) -> list[tuple[Row, float, float]]:
-    """(row, error in GiB, half width in GiB) of the budget under `table`."""
+class Guess(NamedTuple):
+    """A prediction: error in GiB, and by how much it may be off towards what was printed."""
+
+    row: Row
+    error: float
+    doubt: float
+    """One unit of the interval, GiB."""
+    extra: float
+    """What another installation than the assumed one takes, GiB."""
+
+
+Found = tuple[Row, float, float]
+"""A row, its error and the interval's width on that side, in GiB."""
+
+
+def predict(rows: list[Row], table: dict[str, Any]) -> list[Guess]:
+    """The budget of every row under `table`."""
+    with _constants(table):
+        return [_guess(row) for row in rows]
+
+
+def _guess(row: Row) -> Guess:
+    budget = vllm.budget(row.point.model(), row.point.deployment())
+    error = budget.kv_bytes / GIB - row.point.observed["available_kv_memory_gib"]
+    less, more = other_ways(row.point.model(), row.settings)
+    doubt = budget.interval[1] - budget.kv_bytes - less
+    return Guess(row, error, doubt / GIB, (less if error < 0 else more) / GIB)
+
+
+@contextmanager
+def _constants(table: dict[str, Any]) -> Iterator[None]:
     profile.constants.cache_clear()
     original = profile.constants
     profile.constants = vllm.budget.__globals__["constants"] = lambda: table
     try:
-        out = []
-        for row in rows:
-            budget = vllm.budget(row.point.model(), row.point.deployment())
-            kv = row.point.observed["available_kv_memory_gib"]
-            half = (budget.interval[1] - budget.interval[0]) / 2 / GIB
-            out.append((row, budget.kv_bytes / GIB - kv, half))
-        return out
+        yield
     finally:
         profile.constants = vllm.budget.__globals__["constants"] = original
 
 
 def estimates(rows: list[Row], table: dict[str, Any]) -> dict[int, list[Term]]:
     """The estimated terms of each row, by the row's id."""
-    profile.constants.cache_clear()
-    original = profile.constants
-    profile.constants = vllm.budget.__globals__["constants"] = lambda: table
-    try:
+    with _constants(table):
         budgets = {id(row): vllm.budget(row.point.model(), row.point.deployment()) for row in rows}
-    finally:
-        profile.constants = vllm.budget.__globals__["constants"] = original
     return {key: [term for term in found.terms if not term.exact] for key, found in budgets.items()}
 
 
-def left_out(rows: list[Row]) -> list[tuple[Row, float, float]]:
-    """Errors of every row under constants fitted without its model."""
+Key = Callable[[Row], str]
+
+
+def model_of(row: Row) -> str:
+    return row.point.name
+
+
+def release_of(row: Row) -> str:
+    """The minor release, as the budget's constants name those that were seen."""
+    return minor_of(row.settings)
+
+
+def source_of(row: Row) -> str:
+    """Who started it: one operator's servers, or people who posted a log."""
+    return "one operator" if row.point.id.startswith("srv-") else "posted logs"
+
+
+def left_out(rows: list[Row], key: Key = model_of) -> list[Guess]:
+    """Every row that counts under constants fitted without the rows of its `key`."""
     out = []
-    for name in sorted({row.point.name for row in rows if counts_for(row)}):
-        table = fit([row for row in rows if row.point.name != name])
-        own = [row for row in rows if row.point.name == name and counts_for(row)]
-        out += predict(own, table)
+    for name in sorted({key(row) for row in rows if counts_for(row)}):
+        table = fit([row for row in rows if key(row) != name])
+        out += predict([row for row in rows if key(row) == name and counts_for(row)], table)
     return out
 
 
-def scale_for(found: list[tuple[Row, float, float]], share: float) -> float:
-    """The factor on half widths that lets them cover `share` of the errors."""
-    ratios = sorted(abs(error) / half for _, error, half in found if half > 0)
-    return math.ceil(100 * ratios[min(len(ratios) - 1, math.ceil(share * len(ratios)))]) / 100
+def scaled(found: Iterable[Guess], scale: float) -> list[Found]:
+    """Errors with the widths that `scale` gives."""
+    return [(guess.row, guess.error, scale * guess.doubt + guess.extra) for guess in found]
 
 
-def report(found: list[tuple[Row, float, float]]) -> None:
+def scale_for(found: list[Guess], share: float, key: Key | None = None) -> float:
+    """The factor on doubts that lets intervals cover `share` of the starts.
+
+    Each model on each GPU under each minor release counts once; with `key`, so does each of its
+    values.
+    """
+    kinds = Counter(map(_kind, found))
+    within: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for guess in found:
+        within[key(guess.row) if key else ""].add(_kind(guess))
+    weighed = sorted(
+        (
+            max(0.0, abs(guess.error) - guess.extra) / guess.doubt,
+            1 / kinds[_kind(guess)] / len(within[key(guess.row) if key else ""]),
+        )
+        for guess in found
+    )
+    whole, so_far = sum(weight for _, weight in weighed), 0.0
+    for ratio, weight in weighed:
+        so_far += weight
+        if so_far >= share * whole:
+            return math.ceil(100 * ratio) / 100
+    raise ValueError("no starts")
+
+
+def _kind(guess: Guess) -> tuple[str, ...]:
+    return model_of(guess.row), gpu_of(guess.row), release_of(guess.row)
+
+
+def scales(rows: list[Row], by_model: list[Guess]) -> dict[str, Any]:
+    """The factors for GPUs and releases that were seen, and for others, and which were seen."""
+    seen = scale_for(by_model, COVERED)
+    others = [scale_for(left_out(rows, key), COVERED, key) for key in (gpu_of, release_of)]
+    counted = [row for row in rows if counts_for(row)]
+    return {
+        "scale": seen,
+        "unseen_scale": max(seen, *others),
+        "gpus": sorted({gpu_of(row) for row in counted}),
+        "releases": sorted({release_of(row) for row in counted if row.point.release}),
+    }
+
+
+def report(found: list[Found]) -> None:
     by_model: dict[str, list[float]] = defaultdict(list)
     for row, error, _ in found:
         by_model[row.point.name].append(100 * error / row.point.observed["available_kv_memory_gib"])
@@ -300,9 +390,9 @@ def report(found: list[tuple[Row, float, float]]) -> None:
 def main(arguments: list[str]) -> None:
     rows = rows_of(Path(arguments[0]))
     table = fit(rows)
-    scale = scale_for(left_out(rows), 0.92)
-    table["interval"]["scale"] = scale
-    found = [(row, error, half * scale) for row, error, half in left_out(rows)]
+    by_model = left_out(rows)
+    table["interval"] |= scales(rows, by_model)
+    found = scaled(by_model, table["interval"]["scale"])
     report(found)
     table["provenance"] = (
         f"scripts/fit_vllm_budget.py on {len(found)} start-ups of "

@@ -12,7 +12,15 @@ import math
 from kvproof.engine.base import Budget, Deployment
 from kvproof.engine.vllm.adapters import draft_bytes
 from kvproof.engine.vllm.lora import lora_bytes
-from kvproof.engine.vllm.profile import Part, constants, early, graph_part, run_parts
+from kvproof.engine.vllm.profile import (
+    Part,
+    constants,
+    early,
+    graph_part,
+    minor_of,
+    other_ways,
+    run_parts,
+)
 from kvproof.engine.vllm.rank_weights import RankWeights, rank_weights
 from kvproof.engine.vllm.runners import charges_graphs
 from kvproof.engine.vllm.settings import Settings, settle
@@ -53,7 +61,9 @@ def budget(model: Model, deployment: Deployment) -> Budget:
         parts.append(graphs)
     terms += [_term(part) for part in parts]
     left = memory - sum(int(term.value) for term in terms)
-    return _answer(terms, memory, left, _doubt(parts, weights))
+    scale = _scale(deployment, settings)
+    doubt, (less, more) = _doubt(parts, weights, scale), other_ways(model, settings)
+    return _answer(terms, memory, left, (doubt + more, doubt + less))
 
 
 def _own_stages(deployment: Deployment, settings: Settings) -> frozenset[int] | None:
@@ -233,17 +243,25 @@ def _term(part: Part) -> Term:
     )
 
 
-def _doubt(parts: list[Part], weights: RankWeights) -> int:
+def _scale(deployment: Deployment, settings: Settings) -> float:
+    """The factor on doubts: larger where no start on the GPU, or of the release, was seen."""
+    table, gpu = constants()["interval"], deployment.accelerator
+    seen = gpu is not None and gpu.name in table["gpus"] and minor_of(settings) in table["releases"]
+    return float(table["scale" if seen else "unseen_scale"])
+
+
+def _doubt(parts: list[Part], weights: RankWeights, scale: float) -> int:
     """Half the width of the interval: parts' doubts in quadrature, scaled to cover 90 %."""
     table = constants()["interval"]
     own = float(table["weights_share"]) * weights.total
     square = sum(part.doubt**2 for part in parts) + own**2 + (float(table["floor_gb"]) * GB) ** 2
-    return round(float(table["scale"]) * math.sqrt(square))
+    return round(scale * math.sqrt(square))
 
 
-def _answer(terms: list[Term], memory: int, left: int, doubt: int) -> Budget:
+def _answer(terms: list[Term], memory: int, left: int, doubt: tuple[int, int]) -> Budget:
+    """The budget; `doubt` is by how much less and more may be left."""
     kv = max(0, left)
-    low, high = max(0, left - doubt), max(0, left + doubt)
+    low, high = max(0, left - doubt[0]), max(0, left + doubt[1])
     taken = memory - sum(int(term.value) for term in terms)
     cache = Term(
         name="KV cache",

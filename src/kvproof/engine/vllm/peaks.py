@@ -8,6 +8,7 @@ flashmla_sparse}.py (workspaces), models/deepseek_v4/nvidia/flashmla.py.
 from __future__ import annotations
 
 from kvproof.engine.vllm.compressed import is_v4
+from kvproof.engine.vllm.expert_kernels import FLASHINFER, kernel_of
 from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.pooled import group_size
 from kvproof.engine.vllm.settings import Settings, is_sparse, keeps_latent
@@ -63,8 +64,13 @@ def _dense_bytes(model: Model, settings: Settings) -> int:
 
 
 def _expert_bytes(model: Model, settings: Settings) -> int:
-    """A token's states in its experts: both halves of the inner state, and their outputs."""
+    """A token's states in its experts: both halves of the inner state, and their outputs.
+
+    None where they lie in a workspace that is counted apart.
+    """
     if not model.experts or _fused(model, settings):
+        return 0
+    if kernel_of(model, settings) not in ("", FLASHINFER):
         return 0
     inner = model.number("moe_intermediate_size", "intermediate_size")
     split = (

@@ -15,8 +15,10 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.vllm.expert_kernels import expert_workspace, kernel_of
 from kvproof.engine.vllm.images import held_bytes, image_bytes
 from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
+from kvproof.engine.vllm.runners import on_second_runner
 from kvproof.engine.vllm.settings import Settings
 from kvproof.engine.vllm.towers import profiles_towers
 from kvproof.engine.vllm.versions import era_at
@@ -33,6 +35,9 @@ _DATA = Path(__file__).with_name("data") / "budget.json"
 _FLASHINFER_SAMPLER = 12.0
 """Logits in 16 bits, their f32 copy, probabilities: 38.6 less the 25 to 27 B that three models'
 starts of 0.11.0 on H200 leave (srv-900da89b, srv-6ed5bda5, srv-b5b1da6d)."""
+
+_FLASHINFER_SINCE, _FLASHINFER_PAST = (0, 8, 0), (0, 11, 1)
+"""Releases whose V1 samples with FlashInfer's kernels where they are installed."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,10 +60,10 @@ class Quantities(msgspec.Struct, frozen=True, kw_only=True):
     """An image's inputs and embeddings, held while the decoder runs."""
     mixed_streams: bool
     """Residual streams that a matrix mixes, whose copies were seen in one start alone."""
-    expert_bytes: int
+    experts: int
+    """What kernels of routed experts keep."""
     workspace: int
     encoders: bool
-    quantized_experts: bool
 
 
 @cache
@@ -72,17 +77,15 @@ def quantities(model: Model, settings: Settings) -> Quantities:
     """Logits of the dummy sampler, bytes of a layer's states, bytes of experts' inputs."""
     tokens = settings.max_num_batched_tokens
     rows = min(settings.max_num_seqs, tokens)
-    experts = tokens * model.experts_per_token * model.hidden_size * 2
     return Quantities(
         logits=rows * model.vocab_size,
         layer_bytes=layer_bytes(model, settings),
         mixed_streams=int(model.text_config.get("hc_mult") or 1) > 1,
         image_bytes=image_bytes(model, settings),
         held_bytes=held_bytes(model, settings),
-        expert_bytes=experts,
+        experts=expert_workspace(model, settings),
         workspace=sparse_workspace(model, settings),
         encoders=_has_encoders(model) and profiles_towers(model, settings.flags),
-        quantized_experts=_fp8_experts(model),
     )
 
 
@@ -90,11 +93,6 @@ def _has_encoders(model: Model) -> bool:
     if any(group.role in ("vision", "audio") for group in model.tensors):
         return True
     return any(key in model.config for key in ("vision_config", "audio_config"))
-
-
-def _fp8_experts(model: Model) -> bool:
-    scheme = model.quantization.default if model.quantization is not None else None
-    return bool(model.experts) and scheme is not None and "fp8" in str(scheme).lower()
 
 
 def sampler_bytes(settings: Settings) -> float:
@@ -109,14 +107,32 @@ def sampler_bytes(settings: Settings) -> float:
     return float(table["since_0.18" if settings.rules.version >= (0, 18, 0) else "before_0.18"])
 
 
+def other_ways(model: Model, settings: Settings) -> tuple[int, int]:
+    """Bytes that the run takes less, and more, if the installation is another than assumed.
+
+    Less: FlashInfer's sampler, which V1 took before 0.11.1 where the package was installed. More:
+    the estimate of graphs, where options that are not read (plugins, processors of logits) send a
+    model back to the first runner (0.26's config/vllm.py; log227).
+    """
+    less = 0
+    asked = settings.flags.get("flashinfer_sampler")
+    installed = settings.rules.v1 and _FLASHINFER_SINCE <= settings.rules.version < _FLASHINFER_PAST
+    if asked is None and installed and settings.platform == "cuda":
+        sizes = quantities(model, settings)
+        usual = max(round(sizes.logits * sampler_bytes(settings)), sizes.layer_bytes)
+        less = usual - max(round(sizes.logits * _FLASHINFER_SAMPLER), sizes.layer_bytes)
+    part = graph_part(model, settings) if on_second_runner(model, settings) else None
+    return less, part.value if part is not None else 0
+
+
 def run_parts(model: Model, settings: Settings, memory: int) -> tuple[Part, ...]:
     """The parts of the profiling run on one rank of a GPU of `memory` bytes."""
     sizes = quantities(model, settings)
     parts = [_activation(settings, sizes), _framework(settings)]
     if settings.ranks > 1:
         parts.append(_communication(settings, memory))
-    if sizes.expert_bytes and sizes.quantized_experts and settings.capability[0] == 9:
-        parts.append(_experts(sizes))
+    if sizes.experts:
+        parts.append(_experts(model, settings, sizes))
     if sizes.workspace:
         parts.append(_workspace(settings, sizes))
     if sizes.encoders:
@@ -151,9 +167,21 @@ def _activations(value: int, formula: str, doubt: float) -> Part:
     return Part(name="activations", value=value, formula=formula, doubt=doubt * value)
 
 
+def framework_era(settings: Settings) -> str:
+    """The name of the constant for what the process takes outside torch.
+
+    Since 0.21 graphs are captured once before memory is counted, and what that leaves counts in;
+    two starts of 0.26 print it.
+    """
+    if early(settings):
+        return "v0"
+    late = settings.platform == "cuda" and communication_era(settings) == "since_0.26"
+    return "cuda since 0.26" if late else settings.platform
+
+
 def _framework(settings: Settings) -> Part:
     table = constants()["framework_gib"]
-    key = "v0" if early(settings) else settings.platform
+    key = framework_era(settings)
     value = float(table.get(key, table["cuda"]))
     return _part("framework", value, f"{value:g} GiB ({key}, fitted)", 0.12 + 0.15 * value)
 
@@ -163,9 +191,17 @@ def early(settings: Settings) -> bool:
     return settings.rules.version < (0, 7, 0)
 
 
+def minor_of(settings: Settings) -> str:
+    """The release's first two numbers, as the constants list those that were seen."""
+    return ".".join(str(part) for part in settings.rules.version[:2])
+
+
 def communication_era(settings: Settings) -> str:
-    """The name of the constants for the release: all-reduces are fused since 0.18."""
-    return era_at(settings.rules.version)
+    """The name of the constants for the release: all-reduces are fused since 0.18.
+
+    RCCL's are one on ROCm: starts of 0.11 to 0.18 agree within 0.1 GiB for each number of ranks.
+    """
+    return "rocm" if settings.platform == "rocm" else era_at(settings.rules.version)
 
 
 def fused_reduce(settings: Settings, memory: float) -> bool:
@@ -187,6 +223,8 @@ def _communication(settings: Settings, memory: int) -> Part:
     """NCCL's growth and all-reduce workspaces; the fused ones of 0.18 on only on large GPUs."""
     steps = math.log2(settings.ranks)
     table = constants()["communication_gib"][communication_era(settings)]
+    if "squared_ranks" in table:
+        return _rccl(float(table["squared_ranks"]), settings.ranks)
     few = "; one log of this era prints it (GLM-5.2 in NVFP4, B200)" if _few_logs(settings) else ""
     each = float(table["log2_ranks"])
     base = float(table["base"]) if fused_reduce(settings, memory) else 0.0
@@ -198,11 +236,21 @@ def _communication(settings: Settings, memory: int) -> Part:
     return _part("communication", value, formula, (0.5 if few else 0.25) * value + 0.1)
 
 
-def _experts(sizes: Quantities) -> Part:
-    factor = float(constants()["experts_factor"])
-    value = sizes.expert_bytes * factor / GIB
-    formula = f"{sizes.expert_bytes:,} B of experts' inputs x {factor:g} (fitted)"
-    return _part("experts' workspace", value, formula, 0.5 * value)
+def _rccl(each: float, ranks: int) -> Part:
+    """Channels and peers both grow with the ranks."""
+    value = each * ranks**2
+    formula = f"RCCL's buffers: {each:g} GiB x {ranks} ranks squared = {value:.2f} GiB (fitted)"
+    return _part("communication", value, formula, 0.25 * value + 0.1)
+
+
+def _experts(model: Model, settings: Settings, sizes: Quantities) -> Part:
+    formula = (
+        f"kept by the kernel ({kernel_of(model, settings)}) for "
+        f"{settings.max_num_batched_tokens:,} tokens in {model.experts_per_token} experts each: "
+        f"{sizes.experts:,} B"
+    )
+    doubt = 0.2 * sizes.experts
+    return Part(name="experts' workspace", value=sizes.experts, formula=formula, doubt=doubt)
 
 
 def _workspace(settings: Settings, sizes: Quantities) -> Part:

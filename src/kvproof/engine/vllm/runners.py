@@ -24,12 +24,26 @@ _BY_RELEASE: tuple[tuple[tuple[int, int, int], frozenset[str]], ...] = (
         ),
     ),
     (
+        (0, 25, 0),
+        frozenset({"DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "Qwen2MoeForCausalLM"}),
+    ),
+    (
         (0, 26, 0),
         frozenset(
             {
                 "DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "InklingForCausalLM",
                 "InklingForConditionalGeneration", "LongcatFlashNgramForCausalLM",
                 "Qwen2MoeForCausalLM",
+            }
+        ),
+    ),
+    (
+        (0, 27, 0),
+        frozenset(
+            {
+                "DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "InklingForCausalLM",
+                "InklingForConditionalGeneration", "KimiK3ForConditionalGeneration",
+                "LongcatFlashNgramForCausalLM", "Qwen2MoeForCausalLM",
             }
         ),
     ),
@@ -45,7 +59,7 @@ _BY_RELEASE: tuple[tuple[tuple[int, int, int], frozenset[str]], ...] = (
         ),
     ),
 )  # fmt: skip
-_DENSE_TOO = (0, 26, 0)
+_DENSE_TOO = (0, 25, 0)
 _ESTIMATES = (0, 29, 0)
 _NOT_ON_ROCM = "DeepseekV4ForCausalLM"
 _ROCM_ESTIMATES = (0, 26, 0)
@@ -60,6 +74,12 @@ def charges_graphs(model: Model, settings: Settings) -> bool:
     if settings.platform == "rocm" and settings.rules.version < _ROCM_ESTIMATES:
         return False
     return settings.rules.version >= _ESTIMATES or not _second_runner(model, settings)
+
+
+def on_second_runner(model: Model, settings: Settings) -> bool:
+    """Whether graphs would be charged but for the second runner, which estimates none."""
+    charged = settings.flags.get("estimate_cudagraphs", settings.rules.graphs_charged)
+    return bool(charged) and settings.rules.version < _ESTIMATES and _second_runner(model, settings)
 
 
 def _second_runner(model: Model, settings: Settings) -> bool:

@@ -1,0 +1,96 @@
+"""Workspaces of routed experts by release, beside what H200 and MI300X servers printed."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvproof
+from kvproof.engine.vllm.expert_kernels import FLASHINFER, expert_workspace, kernel_of
+from kvproof.engine.vllm.settings import settle
+from kvproof.units import GIB
+
+R1, VL = "deepseek-ai/DeepSeek-R1-0528", "Qwen/Qwen3-VL-30B-A3B-Instruct"
+NEMOTRON = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8"
+
+
+def workspace(name: str, release: str, gpu: str = "H200", **flags: object) -> float:
+    model = kvproof.load_model(name, offline=True)
+    settings = settle(model, kvproof.Deployment(f"vllm@{release}", gpu, **flags))
+    return expert_workspace(model, settings) / GIB
+
+
+def kernel(name: str, release: str, gpu: str = "H200", **flags: object) -> str:
+    model = kvproof.load_model(name, offline=True)
+    return kernel_of(model, settle(model, kvproof.Deployment(f"vllm@{release}", gpu, **flags)))
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "earlier", "later", "printed"),
+    [
+        (VL, 1, "0.13.0", "0.14.1", 64.23 - 63.73),
+        (R1, 8, "0.13.0", "0.14.1", 43.11 - 41.41),
+        (NEMOTRON, 1, "0.16.0", "0.14.1", 93.06 - 92.6),
+        (R1, 8, "0.16.0", "0.14.1", 43.08 - 41.41),
+    ],
+)
+def test_what_a_release_keeps_is_what_the_cache_lost(
+    name: str, ranks: int, earlier: str, later: str, printed: float
+) -> None:
+    """Only the kernel changed between these releases: the sampler's peak is that of before 0.18."""
+    flags = {"tensor_parallel_size": ranks, "max_model_len": 8192}
+    grown = workspace(name, later, **flags) - workspace(name, earlier, **flags)
+    assert grown == pytest.approx(printed, abs=0.06)
+
+
+def test_rocm_keeps_them_since_014() -> None:
+    flags = {"tensor_parallel_size": 8, "max_model_len": 8192}
+    grown = workspace(R1, "0.14.1", "MI300X", **flags) - workspace(R1, "0.13.0", "MI300X", **flags)
+    assert grown == pytest.approx(87.09 - 85.34, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("release", "ranks", "dealt", "expected"),
+    [
+        ("0.10.2", 8, False, ""),
+        ("0.11.2", 8, False, "deep gemm, one width"),
+        ("0.13.0", 4, False, "deep gemm"),
+        ("0.13.0", 8, False, ""),
+        ("0.14.1", 8, False, "triton"),
+        ("0.16.0", 8, False, FLASHINFER),
+        ("0.18.0", 8, False, "triton"),
+        ("0.18.0", 8, True, FLASHINFER),
+    ],
+)
+def test_block_scaled_experts_on_hopper(
+    release: str, ranks: int, dealt: bool, expected: str
+) -> None:
+    flags = {"tensor_parallel_size": ranks, "enable_expert_parallel": dealt}
+    assert kernel(R1, release, **flags) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "gpu", "expected"),
+    [
+        (R1, "0.18.0", "B200", ""),
+        (VL, "0.18.0", "B200", "triton"),
+        (VL, "0.20.0", "H200", FLASHINFER),
+        (VL, "0.24.0", "H200", "triton"),
+        (VL, "0.24.0", "RTX-PRO-6000", ""),
+        ("Qwen/Qwen3-235B-A22B-FP8", "0.28.0", "RTX-PRO-6000", "triton"),
+        ("RedHatAI/Qwen3-235B-A22B-FP8-dynamic", "0.11.2", "H200", "cutlass"),
+        ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", "0.19.0", "H200", ""),
+        ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", "0.20.0", "H200", "marlin"),
+        ("openai/gpt-oss-120b", "0.20.0", "H100-80GB", ""),
+        ("openai/gpt-oss-20b", "0.20.0", "RTX-5090", "marlin"),
+        ("Qwen/Qwen3-8B", "0.20.0", "H200", ""),
+    ],
+)
+def test_kernels_by_storage_and_gpu(name: str, release: str, gpu: str, expected: str) -> None:
+    assert kernel(name, release, gpu, max_model_len=4096, tensor_parallel_size=4) == expected
+
+
+def test_chunks_bound_a_workspace_until_018() -> None:
+    wide = {"max_num_batched_tokens": 32768, "max_model_len": 8192}
+    half, whole = workspace(VL, "0.14.1", **wide), workspace(VL, "0.18.0", **wide)
+    output = 32768 * 2048 * 2 / GIB
+    assert half - output == pytest.approx(whole / 2)
