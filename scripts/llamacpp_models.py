@@ -46,6 +46,32 @@ def own_width(r: Random) -> Keys:
                    "rope.dimension_count": dim}  # fmt: skip
 
 
+def stacked(base: Recipe) -> Recipe:
+    """Models of pictures, whose first layers add vectors of one."""
+
+    def make(r: Random) -> Keys:
+        keys = base(r)
+        return keys | {"n_deepstack_layers": r.choice([0, 1, min(3, keys["block_count"] - 1)])}
+
+    return make
+
+
+def deci(r: Random) -> Keys:
+    """Layers without attention, with a weight in its place, or without a feed-forward."""
+    keys = dense(r)
+    layers, heads, kv = (
+        keys["block_count"], keys["attention.head_count"], keys["attention.head_count_kv"],
+    )  # fmt: skip
+    kinds = ["full", *(r.choice(["full", "full", "linear", "none"]) for _ in range(layers - 2))]
+    kinds.append("full")
+    wide = [keys["feed_forward_length"] * r.choice([0, 1, 2]) for _ in range(layers - 1)]
+    return keys | {
+        "attention.head_count": [0 if kind == "none" else heads for kind in kinds],
+        "attention.head_count_kv": [kv if kind == "full" else 0 for kind in kinds],
+        "feed_forward_length": [*wide, keys["feed_forward_length"]],
+    }
+
+
 def plain_heads(r: Random) -> Keys:
     return dense(r, groups=False)
 
@@ -278,6 +304,11 @@ def nemotron_h(r: Random) -> Keys:
     }
 
 
+def nemotron_h_moe(r: Random) -> Keys:
+    keys = nemotron_h(r)
+    return keys | experts(r) | {"moe_latent_size": r.choice([0, 64, 256])}
+
+
 def falcon_h1(r: Random) -> Keys:
     return state(r, own_width(r), groups=1)
 
@@ -382,11 +413,11 @@ def qwen4(r: Random) -> Keys:
         "attention.indexer.key_length": 64,
         "attention.indexer.top_k": r.choice([64, 2048]),
         "attention.compress_ratios": [r.choice([0, 4, 16])] * keys["block_count"],
-        **(looked_up_parts(r) if r.random() < 0.6 else {}),
+        **(looked_up_parts(r, keys["embedding_length"]) if r.random() < 0.6 else {}),
     }
 
 
-def looked_up_parts(r: Random) -> Keys:
+def looked_up_parts(r: Random, width: int) -> Keys:
     """A table of hashed neighbours of a token, read by the first layer."""
     sizes = [1009] * 4
     return {
@@ -398,7 +429,7 @@ def looked_up_parts(r: Random) -> Keys:
         "ple.layer_multipliers": [3, 5, 7],
         "ple.head_offsets": [1009 * i for i in range(4)],
         "ple.head_vocab_sizes": sizes,
-        "embedding_length_per_layer_input": 64,
+        "embedding_length_per_layer_input": width // 4,
     }
 
 
@@ -433,14 +464,14 @@ RECIPES: dict[str, Recipe] = {
         "starcoder2", "exaone", "seed_oss", "maincoder", "hunyuan-dense", "pangu-embedded",
         "mistral3", "nemotron", "command-r", "stablelm", "minicpm", "olmo", "qwen", "baichuan",
         "orion", "starcoder", "refact", "falcon", "phi2", "plamo", "chatglm", "glm4",
-        "bitnet", "codeshell", "jais2", "qwen2vl", "deci", "hunyuan_vl", "talkie", "nanbeige",
+        "bitnet", "codeshell", "jais2", "qwen2vl", "hunyuan_vl", "talkie", "nanbeige",
         "openelm",
     )},
     **{arch: plain_heads for arch in ("gpt2", "gptneox", "bloom", "mpt", "jais", "chameleon")},
-    **{arch: own_width for arch in ("qwen3", "gemma", "qwen3vl", "apertus")},
+    **{arch: own_width for arch in ("qwen3", "gemma", "apertus")},
     **{arch: moe for arch in (
         "qwen3moe", "glm4moe", "minimax-m2", "ernie4_5-moe", "bailingmoe",
-        "bailingmoe2", "granitemoe", "hunyuan-moe", "grovemoe", "qwen3vlmoe", "hy_v3", "laguna",
+        "bailingmoe2", "granitemoe", "hunyuan-moe", "grovemoe", "hy_v3", "laguna",
     )},
     **{arch: narrow_moe for arch in ("phimoe", "arctic", "dbrx", "qwen2moe", "grok")},
     **{arch: plain_moe for arch in ("olmoe", "dots1", "deepseek")},
@@ -451,6 +482,9 @@ RECIPES: dict[str, Recipe] = {
                                        "cohere2moe")},
     **{arch: listed(moe) for arch in ("mimo2", "step35", "granite_swa", "maple", "spark2_5")},
     **{arch: sliding(dense) for arch in ("exaone4", "cohere2", "olmo2")},
+    "deci": deci,
+    "qwen3vl": stacked(own_width),
+    "qwen3vlmoe": stacked(moe),
     "exaone4-64": sixty_four,
     "phi3": sliding(dense),
     "llama4": moe,
@@ -470,7 +504,7 @@ RECIPES: dict[str, Recipe] = {
     "granitehybrid": mixed(dense, groups=1),
     "plamo2": mixed(own_width, groups=0),
     "nemotron_h": nemotron_h,
-    "nemotron_h_moe": nemotron_h,
+    "nemotron_h_moe": nemotron_h_moe,
     "falcon-h1": falcon_h1,
     "lfm2": lfm2,
     "lfm2moe": lfm2moe,

@@ -16,7 +16,6 @@ from kvproof.engine.llamacpp.builds import BUILDS
 from kvproof.engine.llamacpp.context import Context, expands_latents
 from kvproof.engine.llamacpp.facts import fact
 from kvproof.engine.llamacpp.graph import graph_bytes
-from kvproof.engine.llamacpp.graph.recipes import recipe_of
 from kvproof.engine.llamacpp.graph.schedule import Where
 from kvproof.engine.llamacpp.layout import applies_windows, sliding_cells
 from kvproof.engine.llamacpp.overrides import HOST
@@ -129,11 +128,7 @@ def _law_term(model: Model, context: Context) -> Term:
 
 def _graph_bounds(model: Model, context: Context) -> tuple[float, float] | None:
     """Shares of the graph's figure between which the buffer lies; None where it is exact."""
-    if context.build != BUILDS[-1]:
-        return _ELSEWHERE
-    recipe = recipe_of(context.arch)
-    doubt = recipe.doubt if recipe is not None else 0.0
-    return (1 - doubt, 1 + doubt) if doubt else None
+    return None if context.build == BUILDS[-1] else _ELSEWHERE
 
 
 def _graph_term(

@@ -147,9 +147,9 @@ def stretched(flags: Mapping[str, Any], trained: int) -> int:
     try:
         factor = float(scale) if scale else 1 / float(step) if step else 1.0
         original = int(given.get("yarn_orig_ctx") or trained)
-    except (TypeError, ValueError, ZeroDivisionError):
+        return max(trained, int(original * factor))
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         raise UsageError("rope_scale or yarn_orig_ctx is no number", hint="give one") from None
-    return max(trained, int(original * factor))
 
 
 def flags_of(deployment: Deployment) -> Flags:

@@ -21,6 +21,7 @@ from kvproof.kinds import (
     IndexerSlot,
     LatentSlot,
     RecurrentSlot,
+    SharedSlot,
     SlidingSlot,
     Slot,
 )
@@ -139,6 +140,10 @@ class _Layout:
         elif isinstance(slot, ConvSlot):
             if self.columns(slot):
                 yield self._conv(index, slot)
+        elif isinstance(slot, SharedSlot) and self.context.arch == "deci":
+            if not self.context.flash:  # values of all layers are as wide as the widest's
+                cells = self.context.sequence_cells
+                yield self._rows("V cache", index, slot.layer, "v", self.widest_v, cells)
         elif isinstance(slot, RecurrentSlot):
             yield self._state(index, slot.layer, "recurrent state S", slot.elements)
 

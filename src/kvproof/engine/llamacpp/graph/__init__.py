@@ -11,6 +11,7 @@ from kvproof.engine.llamacpp.graph.allocator import peak_bytes
 from kvproof.engine.llamacpp.graph.altup import altup_graph
 from kvproof.engine.llamacpp.graph.checkpointed import checkpointed_graph
 from kvproof.engine.llamacpp.graph.compressed import compressed_graph
+from kvproof.engine.llamacpp.graph.gated_streams import gated_streams_graph
 from kvproof.engine.llamacpp.graph.plain import plain_graph
 from kvproof.engine.llamacpp.graph.reading import shape_of
 from kvproof.engine.llamacpp.graph.schedule import Where, device_bytes
@@ -46,7 +47,8 @@ def built(shape: Shape) -> Graph:
     if shape.recipe.wkv:
         return wkv_graph(shape)
     if shape.recipe.streams:
-        return streamed_graph(shape)
+        gated = shape.recipe.streams == "gated"
+        return gated_streams_graph(shape) if gated else streamed_graph(shape)
     if shape.recipe.checkpoints:
         return checkpointed_graph(shape)
     return altup_graph(shape) if shape.recipe.altup else plain_graph(shape)

@@ -22,6 +22,7 @@ class Blocks:
         self.shape, self.graph = shape, Graph()
         self.inputs: dict[str, Tensor] = {}
         self.chosen: Tensor | None = None  # cells that the last indexer chose
+        self.entering: Tensor
         self.pools: Pools | None = None  # of cells that an indexer ranks together
         self.normed_by_rows = not shape.mean_norm
 
@@ -35,21 +36,32 @@ class Blocks:
 
     def embedding(self) -> Tensor:
         """Rows of the token table, beside the ways in for vectors and for both mixed."""
-        graph, tokens, width = self.graph, self.shape.tokens, self.shape.hidden
+        graph, tokens, shape = self.graph, self.shape.tokens, self.shape
+        width = shape.hidden * (1 + shape.stacked)
         rows = (width, tokens)
-        chosen = self.looked_up(width, self.token_numbers())
-        mixed = self.looked_up(width, graph.input(tokens, element=_I32))
+        chosen = self.looked_up(shape.hidden, self.token_numbers())
+        mixed = self.looked_up(shape.hidden, graph.input(tokens, element=_I32))
         graph.expand(chosen)
-        if self.shape.inputs == "mixed":
+        if shape.inputs == "mixed":
             graph.expand(mixed)
-        if self.shape.inputs != "tokens":
+        if shape.stacked:  # vectors of a picture carry more; a table's rows are filled up
+            chosen, mixed = graph.new(rows, (chosen,)), graph.new(rows, (mixed,))
+            graph.expand(chosen)
+        if shape.inputs != "tokens":
             graph.expand(graph.input(*rows))
-        if self.shape.inputs == "mixed":
+        if shape.inputs == "mixed":
+            graph.expand(mixed)
             slots = graph.input(tokens, element=_I64)
             graph.expand(slots)
             copied = graph.new(rows, (graph.input(*rows),))
             graph.expand(graph.view(copied, *rows, more=(mixed, slots)))
-        return chosen
+        self.entering = chosen
+        return self.stacked_part() if shape.stacked else chosen
+
+    def stacked_part(self) -> Tensor:
+        """One layer's part of the vectors that came in."""
+        entering, hidden = self.entering, self.shape.hidden
+        return self.graph.view(entering, hidden, self.shape.tokens, strides=entering.strides)
 
     def looked_up(self, width: int, numbers: Tensor) -> Tensor:
         """Rows of a table by their numbers; such tables stay on the host."""
@@ -151,9 +163,12 @@ class Blocks:
 
     def attention(
         self, layer: Layer, query: Tensor, key: Tensor | None, value: Tensor | None, *,
-        project: bool = True, out: int | None = None,
+        project: bool = True, mask: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Store keys and values, attend to the cache, and project the result."""
+        """Store keys and values, attend to the cache, and project the result.
+
+        `mask`: another than the layer's own.
+        """
         graph, shape = self.graph, self.shape
         turned_key, turned_value = shape.rotation(layer)
         if turned_key:
@@ -166,14 +181,14 @@ class Blocks:
             if tensor is not None:
                 graph.expand(tensor)
         self.store(layer, key, value)
-        current = self.attend(layer, query)
+        current = self.attend(layer, query, mask or self.mask(layer))
         if turned_value:
             current = self.rotate(current, f"value rotation {layer.sliding}", turned_value)
         if not project:
             return current
         if shape.recipe.inner_norms:
             current = self.norm(current)
-        return self.matmul(current, out or shape.hidden)
+        return self.matmul(current, shape.hidden)
 
     def rotate(self, tensor: Tensor, name: str, size: int) -> Tensor:
         """Multiplied by a Hadamard matrix, which spreads outliers before quantizing."""
@@ -221,7 +236,7 @@ class Blocks:
         """So many numbers of a layer's cache, as they are read."""
         return self.graph.view(self.graph.outside(1, element=1), element_type(kind).bytes(numbers))
 
-    def attend(self, layer: Layer, query: Tensor) -> Tensor:
+    def attend(self, layer: Layer, query: Tensor, mask: Tensor) -> Tensor:
         """Attention over all cells of a layer's cache."""
         graph, shape = self.graph, self.shape
         streams, tokens, cells = shape.streams, shape.tokens, shape.cells_of(layer)
@@ -240,11 +255,11 @@ class Blocks:
                     reads.append(graph.new(whole, (cache,), element=_F16))
                 else:
                     reads.append(cache)
-            made = graph.new((layer.v_dim, heads, each, streams), (*reads, self.mask(layer)))
+            made = graph.new((layer.v_dim, heads, each, streams), (*reads, mask))
             current = graph.view(made, layer.v_dim * heads, tokens)
         else:
             scores = graph.new((cells, each, heads, streams), (keys, turned))
-            soft = graph.like(scores, self.mask(layer))
+            soft = graph.like(scores, mask)
             made = graph.new((layer.v_dim, each, heads, streams), (values, soft))
             permuted = graph.view(made, layer.v_dim, heads, each, streams, strides=made.strides)
             current = self.contiguous(permuted, layer.v_dim * heads, tokens)

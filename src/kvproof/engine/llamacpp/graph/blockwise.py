@@ -36,17 +36,16 @@ def blockwise_attended(
     for tensor in (query, key, value):
         graph.expand(tensor)
     blocks.store(layer, key, value)
-    current = None
-    for _ in range(shape.streams):
-        made = _stream(blocks, layer, chooser, query, index_query)
-        if current is None:
-            current = made
-        else:
-            width = current.shape[0]
-            joined = current.shape[1] + made.shape[1]
-            current = graph.new((width, joined), (current, made))
-    if current is None:
-        return query
+    if shape.tokens == shape.streams:
+        current = _gathered(blocks, layer, chooser, query, index_query)
+    else:
+        width = layer.v_dim * layer.heads
+        streams = [
+            _stream(blocks, layer, chooser, query, index_query) for _ in range(shape.streams)
+        ]
+        current = streams[0]
+        for made in streams[1:]:
+            current = graph.new((width, current.shape[1] + made.shape[1]), (current, made))
     if turned_value:
         current = blocks.rotate(current, f"value rotation {layer.sliding}", turned_value)
     return blocks.matmul(current, shape.hidden)
@@ -74,6 +73,69 @@ def _stream(
         permuted = graph.view(made, layer.v_dim, size, groups, each, strides=made.strides)
         made = blocks.contiguous(permuted)
     return graph.view(made, layer.v_dim * layer.heads, each)
+
+
+def _gathered(
+    blocks: Blocks, layer: Layer, chooser: Blockwise, query: Tensor, index_query: Tensor
+) -> Tensor:
+    """Attention where every stream has one token: the chosen blocks' cells are copied."""
+    graph, shape, heads, block = blocks.graph, blocks.shape, chooser.heads, chooser.block
+    streams, best = shape.streams, _best_of_one(blocks, chooser, index_query)
+    chosen, count = best.shape[0], best.shape[0] * block
+    number = graph.view(graph.like(graph.new(best.shape, (best,))), 1, chosen, heads, streams)
+    spread = graph.new((block, chosen, heads, streams), (number,))
+    places = graph.like(spread, _range(blocks, block))
+    whole = (count * heads, streams)
+    positions = graph.new(whole, (graph.view(places, *whole),), element=_I32)
+    table = blocks.input("cells of positions, single", _counted(chooser), streams)
+    cells = graph.new((1, *whole), (table, positions))
+    shaped = graph.view(cells, block, chosen, heads, streams)
+    scaled = graph.new(shaped.shape, (shaped,), reuses=True)
+    rows = graph.new(whole, (graph.like(scaled, _range(blocks, layer.kv_heads)),), element=_I32)
+    reads = []
+    for kind, width in ((shape.k, layer.k_dim), (shape.v, layer.v_dim)):
+        taken = graph.new((width, *whole), (rows,))
+        part = graph.view(taken, width, count, 1, heads * streams)
+        half = graph.new(part.shape, (part,), element=_F16)
+        reads.append(part if kind == "f32" else half)
+    visible = blocks.input("visible positions", _counted(chooser), shape.tokens)
+    taken = graph.new((1, *whole), (visible, positions))
+    part = graph.view(taken, count, 1, 1, heads * streams)
+    mask = graph.new(part.shape, (part,), element=_F16)
+    size = layer.heads // layer.kv_heads
+    own = graph.view(query, layer.k_dim, 1, size, heads * streams, strides=query.strides)
+    made = graph.new((layer.v_dim, size, 1, heads * streams), (own, *reads, mask))
+    return graph.view(made, layer.v_dim * layer.heads, shape.tokens)
+
+
+def _best_of_one(blocks: Blocks, chooser: Blockwise, index_query: Tensor) -> Tensor:
+    """Numbers of the blocks that rank first for every group of the one token of a stream."""
+    graph, heads, streams = blocks.graph, chooser.heads, blocks.shape.streams
+    positions = _counted(chooser)
+    count = positions // chooser.block
+    bias = blocks.input("block bias", count, blocks.shape.tokens)
+    visible = blocks.input("visible positions", positions, blocks.shape.tokens)
+    places = blocks.input("cells of positions", positions, streams, element=_I32)
+    keys = graph.new((chooser.dim, positions, streams), (places,))
+    own = graph.view(index_query, chooser.dim, heads, 1, streams)
+    scores = graph.new((positions, heads, 1, streams),
+                       (graph.view(keys, chooser.dim, positions, 1, streams), own))  # fmt: skip
+    masked = graph.view(
+        scores, *scores.shape, more=(graph.view(visible, positions, 1, 1, streams),)
+    )
+    pooled = graph.new((count, heads, 1, streams), (masked,))
+    biased = graph.like(pooled, graph.view(bias, count, 1, 1, streams))
+    return graph.new((min(chooser.top, count), heads, 1, streams), (biased,), element=_I32)
+
+
+def _range(blocks: Blocks, count: int) -> Tensor:
+    """The numbers from nought, made when they are needed."""
+    return blocks.graph.new((count,), (blocks.graph.outside(1),))
+
+
+def _counted(chooser: Blockwise) -> int:
+    """Positions of whole blocks."""
+    return -(-_POSITIONS // chooser.block) * chooser.block
 
 
 def _mask(
@@ -114,7 +176,7 @@ def _mask(
 
 def _bias(blocks: Blocks, chooser: Blockwise, each: int) -> Tensor:
     """What forces the blocks nearby, for the tokens of one stream."""
-    count = -(-_POSITIONS // chooser.block)
+    count = _counted(chooser) // chooser.block
     whole = blocks.input("block bias", count, blocks.shape.tokens)
     return blocks.graph.view(whole, count, 1, each)
 

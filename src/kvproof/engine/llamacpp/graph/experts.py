@@ -33,11 +33,21 @@ def experts_of(model: Model, routing: Routing | None) -> Experts:
         groups_used=fact(model, "expert_group_used_count", "topk_group"),
         weighs_first=routing.weighs_first, form=routing.form,
         merged=routing.merges and described_only(model),
-        latent=fact(model, "expert_latent_length", "routed_expert_hidden_size"),
+        latent=_latent_width(model, routing),
         grouped_count=model.experts // max(fact(model, "experts_per_group"), 1),
         grouped_width=fact(model, "expert_chunk_feed_forward_length")
         or fact(model, "attention.key_length", "head_dim"),
     )  # fmt: skip
+
+
+def _latent_width(model: Model, routing: Routing) -> int:
+    """Width of the narrower space that experts work in, 0 for the stream's own."""
+    if routing.narrows == "normed":
+        return fact(model, "expert_latent_length", "routed_expert_hidden_size")
+    if routing.narrows == "plain":
+        width = fact(model, "moe_latent_size", "moe_latent_size")
+        return width or (model.hidden_size if described_only(model) else 0)
+    return 0
 
 
 def _shared_width(model: Model, routing: Routing, width: int) -> int:

@@ -74,6 +74,20 @@ def convolved(blocks: Blocks, mixer: Mixer, before: Tensor, entering: Tensor) ->
     return made
 
 
+def columns(blocks: Blocks, kept: int, channels: int, planes: int, entering: Tensor) -> Tensor:
+    """`kept` columns of every sequence and the new ones behind; what is kept is copied first."""
+    graph, shape = blocks.graph, blocks.shape
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    before = state(blocks, kept * channels)
+    whole = graph.new((kept + each, channels, sequences), (
+        graph.view(before, kept * channels * sequences), entering
+    ))  # fmt: skip
+    for _ in range(planes):
+        end = graph.view(whole, kept, channels, sequences, strides=whole.strides)
+        stored(blocks, blocks.contiguous(end), numbers=kept * channels)
+    return whole
+
+
 def _scan(blocks: Blocks, scanned: Tensor, elements: int) -> None:
     """Run a scan, copy the states that it did not read, and keep what it ended in."""
     others = blocks.shape.sequences - 1
@@ -241,9 +255,7 @@ def _delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     sequences, each = shape.sequences, shape.tokens // shape.sequences
     heads, key, value = mixer.shape
     graph.expand(normed)
-    before = state(blocks, (mixer.kernel - 1) * mixer.channels)
-    three = graph.view(blocks.matmul(normed, mixer.channels), mixer.channels, each, sequences)
-    signal = convolved(blocks, mixer, before, graph.view(three, each, mixer.channels, sequences))
+    signal = _delta_signal(blocks, mixer, normed)
     held = state(blocks, heads * key * value)
     query, keys = (_delta_heads(blocks, mixer, signal) for _ in "qk")
     values = _split(blocks, signal, value, heads, each, sequences)
@@ -258,6 +270,22 @@ def _delta(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
     product = graph.like(even, graph.new(gate.shape, (gate,), reuses=True))
     flat = graph.view(product, heads * value, each, sequences)
     return graph.view(blocks.matmul(flat, shape.hidden), shape.hidden, shape.tokens)
+
+
+def _delta_signal(blocks: Blocks, mixer: Mixer, normed: Tensor) -> Tensor:
+    """Queries, keys and values through their convolution."""
+    graph, shape, channels = blocks.graph, blocks.shape, mixer.channels
+    sequences, each = shape.sequences, shape.tokens // shape.sequences
+    copies = shape.recipe.streams == "gated"
+    before = None if copies else state(blocks, (mixer.kernel - 1) * channels)
+    three = graph.view(blocks.matmul(normed, channels), channels, each, sequences)
+    entering = graph.view(three, each, channels, sequences)
+    if before is not None:
+        return convolved(blocks, mixer, before, entering)
+    whole = columns(blocks, mixer.kernel - 1, channels, mixer.planes, entering)
+    made = graph.new((channels, each, sequences), (whole,))
+    made.weight, made.scales = mixer.kernel * channels, True
+    return made
 
 
 def _delta_heads(blocks: Blocks, mixer: Mixer, signal: Tensor) -> Tensor:

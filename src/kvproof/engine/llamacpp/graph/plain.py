@@ -30,6 +30,8 @@ def plain_graph(shape: Shape) -> Graph:
         stream = _layer(blocks, layer, stream, skip, last=last)
         if per_layer is not None:
             stream = _with_input(blocks, stream, per_layer, last=last)
+        if layer.stacks:
+            stream = blocks.add(stream, blocks.stacked_part())
     ending(blocks, stream)
     return blocks.graph
 
@@ -97,6 +99,8 @@ def _layer(
     blocks: Blocks, layer: Layer, stream: Tensor, skip: Tensor | None, *, last: bool
 ) -> Tensor:
     recipe = blocks.shape.recipe
+    if recipe.partial and not (layer.attends and layer.wide):
+        return _partial(blocks, layer, stream, last=last)
     normed = blocks.norm(stream) if recipe.norms_before else stream
     if recipe.single:
         return _single(blocks, layer, normed, stream, last=last)
@@ -159,6 +163,20 @@ def _single(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor, *, las
     return blocks.add(made, stream)
 
 
+def _partial(blocks: Blocks, layer: Layer, stream: Tensor, *, last: bool) -> Tensor:
+    """A layer without attention, with a weight in its place, or without a feed-forward (Deci)."""
+    if not layer.wide:  # what its attention makes is not read, its keys and values are kept
+        if layer.attends:
+            attention(blocks, layer, blocks.norm(stream), stream)
+        return stream
+    made = blocks.matmul(blocks.norm(stream), blocks.shape.hidden) if layer.heads else None
+    if last:
+        made = blocks.chosen_rows(made) if made else None
+        stream = blocks.chosen_rows(stream)
+    middle = blocks.add(made, stream) if made else stream
+    return blocks.add(feed(blocks, layer, blocks.norm(middle)), middle)
+
+
 def _both(
     blocks: Blocks, layer: Layer, mixer: Mixer, normed: Tensor, stream: Tensor, *, last: bool
 ) -> Tensor:
@@ -195,7 +213,7 @@ def attention(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> T
     """The layer's attention, gated where the architecture gates it, through its last weight."""
     shape, recipe = blocks.shape, blocks.shape.recipe
     if layer.latent is not None:
-        attend = pooled_attended if layer.latent.pool else latent_attended
+        attend = pooled_attended if blocks.pools else latent_attended
         out, blocks.chosen = attend(blocks, layer, layer.latent, normed, blocks.chosen)
         return out
     source = blocks.norm(stream) if shape.second_norm else normed
@@ -219,10 +237,10 @@ def attention(blocks: Blocks, layer: Layer, normed: Tensor, stream: Tensor) -> T
         return blockwise_attended(blocks, layer, layer.blockwise, normed, (query, key, value))
     stored = (key, value) if layer.stores else (None, None)
     attended = blocks.attention(layer, query, *stored, project=not recipe.gate)
-    return _gated(blocks, layer, normed, attended, gate)
+    return gated(blocks, layer, normed, attended, gate)
 
 
-def _gated(
+def gated(
     blocks: Blocks, layer: Layer, normed: Tensor, attended: Tensor, gate: Tensor | None
 ) -> Tensor:
     """What the architecture's gate leaves of the attention, through its last weight."""
@@ -282,11 +300,13 @@ def feed(blocks: Blocks, layer: Layer, tensor: Tensor, logits: Tensor | None = N
 
 
 def _narrowed(blocks: Blocks, tensor: Tensor) -> Tensor:
-    """Experts in a narrower space, normed and brought back; the router reads the stream."""
-    experts = blocks.shape.experts
+    """Experts in a narrower space, and the way back; the router reads the stream."""
+    experts, routing = blocks.shape.experts, blocks.shape.recipe.routing
     logits = blocks.matmul(tensor, experts.count)
     out = blocks.routed(blocks.matmul(tensor, experts.latent), logits)
-    return blocks.matmul(blocks.norm(out), blocks.shape.hidden)
+    if routing is not None and routing.narrows == "normed":
+        out = blocks.norm(out)
+    return blocks.matmul(out, blocks.shape.hidden)
 
 
 def _grove(blocks: Blocks, tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kvproof.engine.llamacpp.graph.blocks import Blocks
 from kvproof.engine.llamacpp.graph.latent import absorbed_query, attend_latent
 from kvproof.engine.llamacpp.graph.pools import Pools
-from kvproof.engine.llamacpp.graph.shape import Latent, Layer
+from kvproof.engine.llamacpp.graph.shape import Latent, Layer, Pooling
 from kvproof.engine.llamacpp.graph.tensors import Tensor
 
 _I32, _I64 = 4, 8
@@ -21,15 +21,14 @@ def pooled_attended(
 
     `chosen` is an earlier layer's mask, for layers without an indexer of their own.
     """
-    graph, shape = blocks.graph, blocks.shape
-    pools = blocks.pools or Pools(graph, shape, layer, latent)
+    graph, shape, pools = blocks.graph, blocks.shape, blocks.pools
     low = blocks.rms_norm(blocks.matmul(normed, latent.query_rank))
     query = blocks.matmul(low, layer.heads * latent.nope)
     turned = absorbed_query(blocks, layer, latent, query)
     key = blocks.rms_norm(blocks.matmul(normed, latent.rank))
-    if latent.index_dim:
-        _keep_pools(blocks, latent, pools, normed)
-        cells = _chosen(blocks, latent, pools, normed, low)
+    if pools is not None and layer.pooled is not None:
+        _keep_pools(blocks, layer.pooled, pools, normed)
+        cells = _chosen(blocks, layer.pooled, pools, normed, low)
         graph.expand(cells)
         chosen = _mask(blocks, layer, pools, cells)
     graph.expand(turned)
@@ -41,9 +40,9 @@ def pooled_attended(
     return blocks.matmul(attended, shape.hidden), chosen
 
 
-def _keep_pools(blocks: Blocks, latent: Latent, pools: Pools, normed: Tensor) -> None:
+def _keep_pools(blocks: Blocks, index: Pooling, pools: Pools, normed: Tensor) -> None:
     """Store the batch's keys and gates, and the pools that they complete."""
-    graph, tokens, dim = blocks.graph, blocks.shape.tokens, latent.index_dim
+    graph, tokens, dim = blocks.graph, blocks.shape.tokens, index.dim
     key = blocks.matmul(normed, dim)
     even = graph.new(key.shape, (key,))  # a norm with a mean
     both = graph.new((2 * dim, tokens), (even, blocks.matmul(normed, dim)))
@@ -62,12 +61,12 @@ def _keep_pools(blocks: Blocks, latent: Latent, pools: Pools, normed: Tensor) ->
     graph.expand(graph.view(graph.outside(1), 1, more=(made, pools.new_places)))
 
 
-def _chosen(blocks: Blocks, latent: Latent, pools: Pools, normed: Tensor, low: Tensor) -> Tensor:
+def _chosen(blocks: Blocks, index: Pooling, pools: Pools, normed: Tensor, low: Tensor) -> Tensor:
     """Numbers of the cells of the pools that rank first, then of those in no pool."""
-    graph, tokens, dim = blocks.graph, blocks.shape.tokens, latent.index_dim
-    query = blocks.matmul(low, dim * latent.index_heads)
+    graph, tokens, dim = blocks.graph, blocks.shape.tokens, index.dim
+    query = blocks.matmul(low, dim * index.heads)
     keys = graph.new((dim, pools.count), (pools.places,))
-    weights = graph.like(blocks.matmul(normed, latent.index_heads))
+    weights = graph.like(blocks.matmul(normed, index.heads))
     scores = graph.new((pools.count, tokens), (query, keys, weights, pools.mask))
     best = graph.new((pools.chosen, tokens), (scores,), element=_I32)
     single = graph.view(graph.new(best.shape, (best,)), 1, pools.chosen, tokens)
@@ -76,7 +75,13 @@ def _chosen(blocks: Blocks, latent: Latent, pools: Pools, normed: Tensor, low: T
     order = graph.new((pools.chosen, tokens), (ranks,), element=_I32)
     sorted_ = graph.view(graph.new((1, pools.chosen, tokens), (single, order)), *best.shape)
     numbers = graph.new(best.shape, (blocks.contiguous(sorted_),), element=_I32)
-    flat = graph.view(numbers, pools.chosen * tokens)
+    return ranked_cells(blocks, pools, numbers)
+
+
+def ranked_cells(blocks: Blocks, pools: Pools, best: Tensor) -> Tensor:
+    """Numbers of the cells of the pools in `best`, then of those in no pool."""
+    graph, tokens = blocks.graph, blocks.shape.tokens
+    flat = graph.view(best, pools.chosen * tokens)
     cells = graph.new((pools.each, pools.chosen * tokens), (pools.members, flat), element=_I32)
     whole = graph.view(cells, pools.each * pools.chosen, tokens)
     if pools.selected == pools.each * pools.chosen:
@@ -84,24 +89,38 @@ def _chosen(blocks: Blocks, latent: Latent, pools: Pools, normed: Tensor, low: T
     return graph.new((pools.selected, tokens), (whole, pools.tail), element=_I32)
 
 
-def _mask(blocks: Blocks, layer: Layer, pools: Pools, chosen: Tensor) -> Tensor:
+def _mask(blocks: Blocks, layer: Layer, pools: Pools, cells: Tensor) -> Tensor:
     """The mask with all cells but the chosen ones closed."""
-    graph, tokens, plain = blocks.graph, blocks.shape.tokens, blocks.mask(layer)
+    graph, count, tokens = blocks.graph, pools.selected, blocks.shape.tokens
+    row = graph.new((count,), (graph.outside(1),))  # a range
+    live = graph.new((count, tokens), (graph.view(pools.live, count, tokens),), reuses=True)
+    plain = graph.view(blocks.mask(layer), pools.cells, tokens)
+    return closed_mask(blocks, pools, cells, (live, row), plain)
+
+
+def closed_mask(
+    blocks: Blocks, pools: Pools, cells: Tensor, places: tuple[Tensor, Tensor], plain: Tensor
+) -> Tensor:
+    """`plain` with all cells but `cells` closed.
+
+    `places`: which of the cells hold a token, and rows behind the cells' for the others.
+    """
+    graph, tokens = blocks.graph, blocks.shape.tokens
     element, count = plain.strides[0], pools.selected
     zero, closed = (
         graph.new((width, tokens), (_filled(blocks, width, element),), element=element)
         for width in (count, pools.cells + count)
     )
-    numbers = graph.new((count, tokens), (chosen,))
-    row = graph.new((count,), (graph.outside(1),))  # a range
-    live = graph.new((count, tokens), (graph.view(pools.live, count, tokens),), reuses=True)
+    live, row = places
+    numbers = graph.new((count, tokens), (cells,))
     placed = graph.like(graph.like(graph.like(numbers, row), live), row)
-    places = graph.new((count, tokens), (placed,), element=_I32)
     opened = graph.view(closed, 1, pools.cells + count, tokens)
-    opened.sources = (graph.view(zero, 1, count, tokens), places, closed)
-    part = graph.view(opened, pools.cells, tokens, strides=closed.strides)
-    flat = graph.view(plain, pools.cells, tokens)
-    return graph.new((pools.cells, tokens), (part, flat), element=element, reuses=True)
+    opened.sources = (
+        graph.view(zero, 1, count, tokens),
+        graph.new((count, tokens), (placed,), element=_I32), closed,
+    )  # fmt: skip
+    part = graph.view(opened, *plain.shape, strides=closed.strides)
+    return graph.new(plain.shape, (part, plain), element=element, reuses=True)
 
 
 def _filled(blocks: Blocks, width: int, element: int) -> Tensor:

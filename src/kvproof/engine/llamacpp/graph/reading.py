@@ -16,9 +16,11 @@ from kvproof.engine.llamacpp.graph.settings import described_only, flag, number,
 from kvproof.engine.llamacpp.graph.shape import (
     Blockwise,
     Compressed,
+    Hashed,
     Latent,
     Layer,
     Mixer,
+    Pooling,
     Shape,
     Wkv,
 )
@@ -84,9 +86,11 @@ def shape_of(model: Model, context: Context, *, where: Where | None = None) -> S
         scaled=bool(recipe.routing and recipe.routing.scales) and described_only(model),
         mean_norm=_mean_norm(model, recipe),
         queries_norm=_queries_norm(model, recipe),
-        fused_width=_fused_width(model, recipe, layers[0]),
+        fused_width=_fused_width(model, recipe, max(layers, key=lambda layer: layer.attends)),
         layer_width=_layer_width(model, recipe),
         layer_count=model.layers,
+        stream_rank=fact(model, "hyper_connection.low_rank", "hc_lowrank"),
+        stacked=sum(layer.stacks for layer in layers),
         residuals=fact(model, "hyper_connection.count", "hc_mult", "hc_count") or _STREAMS,
         checkpoints=fact(model, "attn_res.block_size", "attn_res_block_size")
         if recipe.checkpoints
@@ -188,7 +192,7 @@ def _distinct(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     pattern of layers the memory is as it was two rounds before. Such pairs of rounds are left out.
     """
     parts = [part for layer in layers for part in (layer.latent, layer.compressed) if part]
-    if any(part.index_dim for part in parts):
+    if any(part.index_dim for part in parts) or any(layer.pooled for layer in layers):
         return layers  # each has a constant of its own, made before everything else
     kinds = [msgspec.structs.replace(layer, index=0) for layer in layers]
     for start in range(min(_LEADING, len(layers))):
@@ -254,8 +258,19 @@ def _layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer, ...]
     """The usual layers; none where the graph of one is not known."""
     facts = _facts(model, context, recipe)
     made = [_layer(facts, index) for index in range(model.layers)]
-    known = tuple(layer for layer in made if layer is not None)
+    stacked = _stacked(model) if recipe.stacks else 0
+    known = tuple(
+        msgspec.structs.replace(layer, stacks=True) if layer.index < stacked else layer
+        for layer in made if layer is not None
+    )  # fmt: skip
     return known if len(known) == len(made) else ()
+
+
+def _stacked(model: Model) -> int:
+    """Layers that add vectors of a picture."""
+    vision = model.config.get("vision_config")
+    chosen = vision.get("deepstack_visual_indexes") if isinstance(vision, dict) else None
+    return len(chosen) if isinstance(chosen, list) else fact(model, "n_deepstack_layers")
 
 
 def _layer(facts: _Facts, index: int) -> Layer | None:
@@ -270,12 +285,10 @@ def _layer(facts: _Facts, index: int) -> Layer | None:
     mixer = _mixer(model, facts.context, recipe, index)
     attends = isinstance(slot, FullSlot)
     if not isinstance(slot, FullSlot):
-        if mixer is None and not recipe.single:
+        if mixer is None and not (recipe.single or recipe.partial):
             return None
         slot = FullSlot(layer=index, kv_heads=0, k_dim=0, v_dim=0)
     if recipe.blockwise and index >= facts.dense and _chooses_blocks(facts.context):
-        if facts.context.ubatch <= facts.context.streams:
-            return None  # one token of a stream: cells are gathered, not masked
         blockwise = _blockwise(model, indexer)
     slides = facts.windowed and isinstance(slot, SlidingSlot | ChunkedSlot)
     shares = isinstance(own.get(index), SharedSlot)
@@ -287,6 +300,8 @@ def _layer(facts: _Facts, index: int) -> Layer | None:
         kv_heads=slot.kv_heads, k_dim=slot.k_dim, v_dim=slot.v_dim,
         sliding=slides,
         latent=latent, mixer=mixer, attends=attends, blockwise=blockwise,
+        pooled=_pooling(model, recipe, index, indexer),
+        neighbours=_neighbours(model, facts.context, index) if recipe.streams == "gated" else None,
         stores=not shares,
         wide=_wide(model, recipe, wide, shares=shares),
         clamped=index < len(facts.clamps) and facts.clamps[index],
@@ -406,24 +421,53 @@ def _wide(model: Model, recipe: Recipe, width: int, *, shares: bool) -> int:
 
 
 def _latent(model: Model, slot: LatentSlot, indexer: IndexerSlot | None, recipe: Recipe) -> Latent:
-    pool = fact(model, "attention.indexer.kpool", "index_kpool")
     return Latent(
         absorbed=not expands_latents(model),
         query_rank=0 if recipe.direct_queries
         else fact(model, "attention.q_lora_rank", "q_lora_rank"),
         rank=slot.latent_dim, rope=slot.rope_dim, nope=slot.nope_dim, value=slot.value_dim,
-        index_dim=_index_dim(indexer, pool) if indexer else 0,
+        index_dim=indexer.dim if indexer else 0,
         index_heads=fact(model, "attention.indexer.head_count", "index_n_heads"),
         index_top=fact(model, "attention.indexer.top_k", "index_topk"),
-        pool=pool,
-        pool_tail=flag(model, "attention.indexer.kpool_select_tail",
-                        "index_kpool_always_select_tail"),
     )  # fmt: skip
 
 
-def _index_dim(indexer: IndexerSlot, pool: int) -> int:
-    """Width of an indexer's keys; beside pooling ones lie a gate and a weight."""
-    return (indexer.dim - 1) // 2 if pool else indexer.dim
+def _pooling(
+    model: Model, recipe: Recipe, index: int, indexer: IndexerSlot | None
+) -> Pooling | None:
+    """How a layer's indexer ranks cells in pools, None where it does not."""
+    if indexer is None or recipe.streams not in ("mixed", "gated"):
+        return None
+    heads = fact(model, "attention.indexer.head_count", "index_n_heads", "indexer_n_heads")
+    top = fact(model, "attention.indexer.top_k", "index_topk", "indexer_budget")
+    if recipe.streams == "gated":
+        ratios = facts_by_layer(model, "attention.compress_ratios", "indexer_compress_ratio")
+        each = ratios[index] if index < len(ratios) else 0
+        return Pooling(each=each, dim=indexer.dim, heads=heads, top=top, tail=True,
+                       masked=False) if each else None  # fmt: skip
+    each = fact(model, "attention.indexer.kpool", "index_kpool")
+    return Pooling(
+        each=each, heads=heads, top=top,
+        dim=(indexer.dim - 1) // 2,  # a gate and a weight lie beside the key
+        tail=flag(model, "attention.indexer.kpool_select_tail", "index_kpool_always_select_tail"),
+        masked=True,
+    ) if each else None  # fmt: skip
+
+
+def _neighbours(model: Model, context: Context, index: int) -> Hashed | None:
+    """The table of hashed neighbours that a layer reads, None for none."""
+    beside = {slot.mixer: slot for slot in model.slots
+              if isinstance(slot, ConvSlot) and slot.layer == index}  # fmt: skip
+    numbers, spread = beside.get("token_ids"), beside.get("short_conv")
+    if numbers is None or spread is None:
+        return None
+    span = numbers.kernel + 1
+    heads = (span - 1) * fact(model, "ple.heads_per_ngram", "heads_per_ngram")
+    return Hashed(
+        heads=heads, taps=spread.kernel // span + 1, span=span, planes=context.planes,
+        width=fact(model, "embedding_length_per_layer_input")
+        or model.number("ple_embed_dim") // max(heads, 1),
+    )  # fmt: skip
 
 
 def _as_heads(slot: LatentSlot, latent: Latent) -> FullSlot:

@@ -15,7 +15,8 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `leading`: it honours the count of dense layers in front; `interleaved`: every so many layers;
     `gating_key`: it reads the gating from the metadata. `scales` and `merges`: it takes scales of
     experts and merged gates where they exist. `shared_by`: what the width of shared experts
-    follows. `early`: the router reads the layer's input.
+    follows. `early`: the router reads the layer's input. `narrows`: experts may work
+    in a narrower space.
     """
 
     gating: Literal["softmax", "sigmoid", "late"] = "softmax"
@@ -33,6 +34,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scales: bool = False
     merges: bool = False
     early: bool = False
+    narrows: Literal["", "plain", "normed"] = ""
     as_wide_as_dense: bool = False
     beside: Literal["", "arctic", "grove", "gemma"] = ""
 
@@ -48,19 +50,19 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     `norm` "eps": by which epsilon the metadata has. `residual` "own": attention and feed-forward
     beside each other with a norm each; letters: with one norm, and the order of the sums. `single`:
-    a layer is a mixer, attention or a feed-forward; `both`: mixer and attention beside each other.
-    `stream_first`: which sums name the stream first. `values_norm`: values are normed too.
-    `layer_inputs`: every layer has a token table of its own. `joined_gates`: one weight makes both
-    gates of a delta rule. `low_gates`: which of its gates have a low rank. `direct_queries`: latent
-    attention without a rank of queries. `rows`: where the rows of tokens without outputs are
-    dropped. `gate`: the attention's output times a gate for every number or head. `second_norm`:
-    attention has a norm of its own. `inner_norms`: norms stand before the last weights of attention
-    and feed-forward. `swaps_norms`: its metadata can move norms behind. `streams`: residual streams
-    beside each other. `index_rotates`: an indexer's keys are turned by a matrix. `checkpoints`:
-    layers read a mix of earlier streams. `closed_logits`: so many logits are closed in a copy.
-    `wkv`: which RWKV it is. `scans_heads`: a scan has one step for every head. `adds_normed`: sums
-    take the normed stream. `doubt`: the largest share by which the program's buffer was another
-    than the graph's.
+    a layer is a mixer, attention or a feed-forward; `partial`: layers may lack attention, or a
+    feed-forward. `both`: mixer and attention beside each other. `stream_first`: which sums name the
+    stream first. `values_norm`: values are normed too. `layer_inputs`: every layer has a token
+    table of its own. `joined_gates`: one weight makes both gates of a delta rule. `low_gates`:
+    which of its gates have a low rank. `direct_queries`: latent attention without a rank of
+    queries. `rows`: where the rows of tokens without outputs are dropped. `gate`: the attention's
+    output times a gate for every number or head. `second_norm`: attention has a norm of its own.
+    `inner_norms`: norms stand before the last weights of attention and feed-forward. `stacks`: its
+    first layers add vectors of a picture. `swaps_norms`: its metadata can move norms behind.
+    `streams`: residual streams beside each other. `index_rotates`: an indexer's keys are turned by
+    a matrix. `checkpoints`: layers read a mix of earlier streams. `closed_logits`: so many logits
+    are closed in a copy. `wkv`: which RWKV it is. `scans_heads`: a scan has one step for every
+    head. `adds_normed`: sums take the normed stream.
     """
 
     norm: Literal["rms", "mean", "eps"] = "rms"
@@ -86,9 +88,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     embedding_norm: bool = False
     scaled_rows: bool = False
     skips: bool = False
+    stacks: bool = False
     inner_norms: bool = False
     values_norm: bool = False
     single: bool = False
+    partial: bool = False
     both: bool = False
     stream_first: Literal["", "both", "attention", "feed-forward"] = ""
     joined_gates: bool = False
@@ -100,14 +104,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compressed: bool = False
     blockwise: bool = False
     checkpoints: bool = False
-    streams: Literal["", "mixed", "independent"] = ""
+    streams: Literal["", "mixed", "independent", "gated"] = ""
     index_rotates: bool = True
     wkv: int = 0
     adds_normed: bool = False
     scans_heads: bool = False
     swaps_norms: bool = False
     closed_logits: int = 0
-    doubt: float = 0.0
     routing: Routing | None = None
 
 

@@ -14,8 +14,7 @@ _QUANTIZED = frozenset({"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"})
 class Latent(msgspec.Struct, frozen=True, kw_only=True):
     """Widths of latent attention and of its indexer (0: none).
 
-    `absorbed`: the latent is what is cached; else every head's keys and values are. `pool`: the
-    indexer ranks so many cells together; `pool_tail`: those in no pool are always chosen.
+    `absorbed`: the latent is what is cached; else every head's keys and values are.
     """
 
     absorbed: bool
@@ -27,8 +26,33 @@ class Latent(msgspec.Struct, frozen=True, kw_only=True):
     index_dim: int = 0
     index_heads: int = 0
     index_top: int = 0
-    pool: int = 0
-    pool_tail: bool = False
+
+
+class Pooling(msgspec.Struct, frozen=True, kw_only=True):
+    """An indexer that ranks `each` cells together and chooses `top` cells.
+
+    `tail`: cells in no pool are chosen as well. `masked`: an input says which of them hold a token.
+    """
+
+    each: int
+    dim: int
+    heads: int
+    top: int
+    tail: bool
+    masked: bool
+
+
+class Hashed(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of hashed neighbours: rows of a token and their width, and a spread convolution.
+
+    Its `taps` lie `span` tokens apart; `planes` states of it are kept.
+    """
+
+    heads: int
+    width: int
+    taps: int
+    span: int
+    planes: int
 
 
 class Mixer(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +115,8 @@ class Wkv(msgspec.Struct, frozen=True, kw_only=True):
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer: its heads and widths, which cache it reads, its feed-forward.
 
-    `hashed`: which experts a token goes to follows from its number.
+    `hashed`: which experts a token goes to follows from its number. `stacks`: it adds vectors that
+    came in beside the tokens.
     """
 
     index: int
@@ -110,7 +135,10 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     compressed: Compressed | None = None
     blockwise: Blockwise | None = None
     wkv: Wkv | None = None
+    pooled: Pooling | None = None
+    neighbours: Hashed | None = None
     hashed: bool = False
+    stacks: bool = False
     attends: bool = True
 
 
@@ -142,7 +170,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """A model and the batch whose graph llama.cpp reserves memory for.
 
     `inputs`: ways into the graph, by build. `checkpoints`: every so many layers the stream is kept.
-    `residuals`: streams beside each other.
+    `residuals`: streams beside each other. `stacked`: so many layers add vectors of a picture.
+    `stream_rank`: the rank of what gates the streams.
     """
 
     recipe: Recipe
@@ -176,6 +205,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     layer_count: int
     checkpoints: int
     residuals: int
+    stacked: int
+    stream_rank: int
 
     def cells_of(self, layer: Layer) -> int:
         """Cells of one stream of the cache that a layer reads."""

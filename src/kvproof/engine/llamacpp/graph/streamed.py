@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kvproof.engine.llamacpp.graph.blocks import Blocks
 from kvproof.engine.llamacpp.graph.plain import attended_by, ending, feed
-from kvproof.engine.llamacpp.graph.pools import Pools
+from kvproof.engine.llamacpp.graph.pools import pools_of
 from kvproof.engine.llamacpp.graph.shape import Layer, Shape
 from kvproof.engine.llamacpp.graph.streams import IndependentStreams, Streams
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
@@ -19,7 +19,7 @@ def streamed_graph(shape: Shape) -> Graph:
     mixed = shape.recipe.streams == "mixed"
     streams = (Streams if mixed else IndependentStreams)(blocks, shape.residuals)
     embedding = blocks.embedding()
-    blocks.pools = _pools(blocks)
+    blocks.pools = pools_of(blocks.graph, shape)
     current = streams.start(embedding)
     for layer in shape.layers:
         blocks.graph.layer = layer.index
@@ -28,14 +28,6 @@ def streamed_graph(shape: Shape) -> Graph:
     chosen = streams.chosen_rows(current)
     ending(blocks, streams.mean(chosen) if mixed else streams.weighed(chosen))
     return blocks.graph
-
-
-def _pools(blocks: Blocks) -> Pools | None:
-    """Pools of cells where an indexer ranks such."""
-    for layer in blocks.shape.layers:
-        if layer.latent is not None and layer.latent.pool:
-            return Pools(blocks.graph, blocks.shape, layer, layer.latent)
-    return None
 
 
 def _layer(blocks: Blocks, streams: Streams, layer: Layer, current: Tensor) -> Tensor:
