@@ -39,13 +39,24 @@ def _split(text: str, what: str) -> tuple[int | float, str]:
     return number, match[2]
 
 
+def _whole(value: float, what: str) -> int:
+    """A number that is given as one, 0 or more."""
+    try:
+        whole = int(value)
+    except (TypeError, ValueError, OverflowError):
+        whole = -1
+    if whole < 0:
+        raise UsageError(f"can't read {what} {str(value)[:40]!r}", hint="give a number, 0 or more")
+    return whole
+
+
 def parse_bytes(text: str | int | float) -> int:
     """Whole bytes of `80GiB`, `80 GB`, `512MiB`, `1e9` or a plain number.
 
     A bare `g`/`m`/`k` is binary, as in Kubernetes' `Gi` and most engines' flags.
     """
     if not isinstance(text, str):
-        return int(text)
+        return _whole(text, "a size")
     number, unit = _split(text, "a size")
     key = unit.lower()
     key = key + "b" if key in ("ki", "mi", "gi", "ti") else key
@@ -56,8 +67,8 @@ def parse_bytes(text: str | int | float) -> int:
 
 def parse_tokens(text: str | int) -> int:
     """Whole tokens of `32k` (32,768), `1M` (1,048,576) or a plain number."""
-    if isinstance(text, int):
-        return text
+    if not isinstance(text, str):
+        return text if isinstance(text, int) else _whole(text, "a token count")
     number, unit = _split(text, "a token count")
     if unit.lower() not in _TOKEN_UNITS:
         raise UsageError(f"unknown token unit {unit!r} in {text!r}", hint="use 32k, 1M or a number")
@@ -94,7 +105,7 @@ def _positive(tokens: int, text: str) -> int:
 def parse_rate(text: str | float) -> float:
     """Units a second of `3.35TB/s`, `989TFLOP/s`, `989TFLOPS` or a number (decimal prefixes)."""
     if not isinstance(text, str):
-        return _moving(float(text))
+        return _moving(float(text) if isinstance(text, int | float) else 0.0)
     number, unit = _split(text, "a rate")
     key = unit.lower().removesuffix("/s")
     for tail in ("flops", "flop", "b"):

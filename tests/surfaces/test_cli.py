@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ("plan", "cache", "compare", "capacity", "models", "gpus")
+from kvproof.planning.contexts import DEFAULT_CONTEXTS
+
+COMMANDS = (
+    "plan", "cache", "compare", "capacity", "models", "gpus", "check", "probe", "lab"
+)  # fmt: skip
 LLAMA = "meta-llama/Llama-3.1-8B"
 
 
@@ -58,7 +62,8 @@ def test_json_is_one_document_with_origins() -> None:
     terms = document["result"]["budget"]["terms"]
     kv = document["result"]["budget"]["kv_bytes"]
     assert kv in [term["value"] for term in terms]
-    assert [row["context"] for row in document["result"]["rows"]] == [4096, 8192, 32768, 131072]
+    assert [row["context"] for row in document["result"]["rows"]] == list(DEFAULT_CONTEXTS)
+    assert document["inputs"]["contexts"]["value"] == list(DEFAULT_CONTEXTS)
     assert all(isinstance(row["bytes_per_sequence"], int) for row in document["result"]["rows"])
 
 

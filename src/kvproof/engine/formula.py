@@ -75,7 +75,7 @@ def flags_of(deployment: Deployment) -> Flags:
             raise unknown_name("formula flag", name, list(_PARSERS), see="see docs/formula.md")
         try:
             read[name] = _PARSERS[name](value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise UsageError(f"{name}={str(value)[:40]!r} is no number", hint="give one") from None
     flags = Flags(**read)
     if not 0 < flags.memory_share <= 1:

@@ -280,7 +280,7 @@ def _value(name: str, value: Any) -> Any:
             value = int(value)
         elif name in _SHARES or name in _AMOUNTS:
             value = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name}={str(value)[:40]!r} is no number", hint="give one") from None
     if name in _SHARES and not 0 < value <= (10 if name == "mamba_full_memory_ratio" else 1):
         raise UsageError(f"{name} is {value}", hint="give a share above 0, up to 1")

@@ -179,7 +179,7 @@ def _value(name: str, value: Any) -> Any:
             value = int(value)
         elif name in ("free_gpu_memory_fraction", "max_util_for_resume"):
             value = float(str(value).split()[0])
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, OverflowError, IndexError):
         raise UsageError(f"{name}={str(value)[:40]!r} is no number", hint="give one") from None
     if name in _WHOLE and value < 1:
         raise UsageError(f"{name} is {value}", hint="give 1 or more")

@@ -11,6 +11,7 @@ from kvproof.surfaces.cli.options import (
     TOKEN_LIST,
     TOKENS,
     asked_contexts,
+    contexts_option,
     inputs_of,
     output_options,
     warn,
@@ -19,15 +20,7 @@ from kvproof.surfaces.cli.options import (
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="MODEL")
-@click.option(
-    "--contexts",
-    "--tokens",
-    type=TOKEN_LIST,
-    default="4k,8k,32k,128k",
-    show_default=True,
-    help="Cached tokens per sequence: a list or a doubling range. The default ends where the model "
-    "does.",
-)
+@contexts_option("--tokens", what="Cached tokens per sequence")
 @click.option("--lengths", type=TOKEN_LIST, help="One batch of sequences of these lengths.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences of each length.")
 @click.option("--engine", default="formula", show_default=True,

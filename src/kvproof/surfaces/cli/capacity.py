@@ -9,9 +9,9 @@ import click
 from kvproof.surfaces.cli.chosen import chosen_model
 from kvproof.surfaces.cli.options import (
     SIZE,
-    TOKEN_LIST,
     EngineCommand,
     asked_contexts,
+    contexts_option,
     deployment_of,
     deployment_options,
     inputs_of,
@@ -24,8 +24,7 @@ from kvproof.surfaces.cli.options import (
 @click.command(cls=EngineCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="MODEL", required=False)
 @click.option("--kv-bytes", type=SIZE, required=True, help="Cache memory per GPU, e.g. 40GiB.")
-@click.option("--contexts", type=TOKEN_LIST, default="4k,8k,32k,128k", show_default=True,
-              help="Context lengths: a list or a doubling range (4k..128k).")  # fmt: skip
+@contexts_option(what="Context lengths")
 @deployment_options
 @output_options
 @click.pass_context

@@ -25,6 +25,19 @@ SIZE = _parsed("SIZE", parse_bytes)
 RATE = _parsed("RATE", parse_rate)
 
 
+def contexts_option(*names: str, what: str) -> Callable[[F], F]:
+    """--contexts: the lengths that are answered for; by default those of planning.contexts."""
+    return click.option(
+        "--contexts",
+        *names,
+        type=TOKEN_LIST,
+        default="4k,8k,32k,128k",
+        show_default=True,
+        help=f"{what}: a list or a doubling range (4k..128k); the default ends where the model "
+        "does.",
+    )
+
+
 def output_options(command: F) -> F:
     """--json, --explain, -o FILE, --offline: the same on every command that answers."""
     for option in (

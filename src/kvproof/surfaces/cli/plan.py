@@ -16,9 +16,9 @@ from kvproof.surfaces.cli.media import (
     with_media,
 )
 from kvproof.surfaces.cli.options import (
-    TOKEN_LIST,
     EngineCommand,
     asked_contexts,
+    contexts_option,
     deployment_of,
     deployment_options,
     inputs_of,
@@ -32,14 +32,7 @@ from kvproof.surfaces.cli.printed import printed
 @click.command(cls=EngineCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="MODEL", required=False)
 @deployment_options
-@click.option(
-    "--contexts",
-    type=TOKEN_LIST,
-    default="4k,8k,32k,128k",
-    show_default=True,
-    help="Context lengths: a list or a doubling range (4k..128k). The default ends where the model "
-    "does.",
-)
+@contexts_option(what="Context lengths")
 @click.option("--fresh", is_flag=True, help="Leave aside what check --learn kept.")
 @media_options
 @output_options
