@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from math import prod
 
 from kvproof.errors import ModelError
@@ -30,17 +31,20 @@ def matrix_bytes(scheme: Scheme, shape: tuple[int, ...]) -> int:
     return prod(shape[:-2]) * scheme.bytes(rows, columns)
 
 
-def _schemes(quantization: Quantization, group: TensorGroup) -> list[tuple[Scheme | None, int]]:
+@functools.lru_cache(maxsize=4096)
+def _schemes(
+    quantization: Quantization, group: TensorGroup
+) -> tuple[tuple[Scheme | None, int], ...]:
     """How many tensors of `group` each scheme stores."""
     if not group.layers or "{}" not in group.name:
-        return [(quantization.scheme(group.name), group.count)]
+        return ((quantization.scheme(group.name), group.count),)
     per_layer = group.count // len(group.layers)
     counts: dict[Scheme | None, int] = {}
     for layer in group.layers:
         name = group.name.replace("{}", str(layer), 1).replace("{}", "0")
         scheme = quantization.scheme(name)
         counts[scheme] = counts.get(scheme, 0) + per_layer
-    return list(counts.items())
+    return tuple(counts.items())
 
 
 def _types(model: Model, group: TensorGroup) -> list[str]:

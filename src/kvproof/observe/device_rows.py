@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -25,6 +26,7 @@ _LOW, _HIGH = 0.99, 1.10
 # Weights of four bits and of q6_K (outputs of most files) where the config says sixteen.
 _LEAST_WEIGHTS, _USUAL_WEIGHTS = 0.28, 210 / 512
 _BATCHES = (512, 1024, 2048, 4096, 256, 128)
+_ROUNDED = 0.0005
 _CAUSE = "compute buffers differ by backend and build"
 
 
@@ -42,11 +44,10 @@ def device_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparis
         deployment = as_llamacpp(deployment, model)
     flags = flags_of(deployment)
     where = _where(log, model, flags, gpus)
-    found = [answer for context in _contexts(log, model, deployment, flags)
-             if (answer := _answer(model, context, where)) is not None]  # fmt: skip
-    if not found:
+    best = _nearest((_answer(model, context, where)
+                     for context in _contexts(log, model, flags)), figures)  # fmt: skip
+    if best is None:
         return None
-    best = min(found, key=lambda answer: _distance(answer, figures))
     return [_row(figure, device, best, gpus) for device, figure in figures.items()
             if device in best.sizes]  # fmt: skip
 
@@ -58,6 +59,27 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     least: dict[int, int]
     most: dict[int, int]
     batch: int
+
+
+def _nearest(answers: Iterable[_Answer | None], figures: dict[int, Figure]) -> _Answer | None:
+    """The answer nearest to what is printed; one that meets it ends the search."""
+    best = None
+    for answer in answers:
+        if answer is None:
+            return None
+        if best is None or _distance(answer, figures) < _distance(best, figures):
+            best = answer
+        if _meets(answer, figures):
+            break
+    return best
+
+
+def _meets(answer: _Answer, figures: dict[int, Figure]) -> bool:
+    """Whether every printed buffer is the answer's, but for the digits that a log leaves out."""
+    return all(
+        abs(answer.sizes.get(device, 0) - figure.value) <= _ROUNDED * figure.value
+        for device, figure in figures.items()
+    )
 
 
 def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
@@ -88,17 +110,15 @@ def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
     return where
 
 
-def _contexts(log: Log, model: Model, deployment: Deployment, flags: Flags) -> list[Context]:
+def _contexts(log: Log, model: Model, flags: Flags) -> Iterator[Context]:
     """The context with the outputs of a server and of the C API; micro-batches if none is named."""
     named = "ubatch_size" in log.flags or "batch_size" in log.flags
-    made = []
     for batch in (flags.ubatch_size,) if named else _BATCHES:
         one = msgspec.structs.replace(
             flags, ubatch_size=batch, batch_size=max(batch, flags.batch_size)
         )
-        made += [context_of(model, one)]
-        made += [context_of(model, msgspec.structs.replace(one, n_outputs_max=0))]
-    return made
+        yield context_of(model, one)
+        yield context_of(model, msgspec.structs.replace(one, n_outputs_max=0))
 
 
 def _answer(model: Model, context: Context, where: Where) -> _Answer | None:

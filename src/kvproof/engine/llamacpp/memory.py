@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 import msgspec
@@ -26,7 +27,7 @@ from kvproof.engine.llamacpp.devices import (
 from kvproof.engine.llamacpp.flags import Flags, flags_of
 from kvproof.engine.llamacpp.graph import split_bytes
 from kvproof.engine.llamacpp.graph.schedule import Where
-from kvproof.engine.llamacpp.layout import pieces
+from kvproof.engine.llamacpp.layout import Piece, pieces
 from kvproof.engine.llamacpp.overrides import HOST
 from kvproof.engine.llamacpp.split import where_of
 from kvproof.engine.llamacpp.terms import buffer_terms
@@ -51,12 +52,17 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     buffers: Mapping[int, int] | None
     """Bytes of every device's compute buffer; None without a GPU or a known graph."""
     weights: dict[int, int]
+    held: Mapping[int, tuple[Piece, ...]]
+    """The cache's tensors by device."""
     gpu_memory: tuple[int, ...]
     """Memory of each GPU; empty without one."""
     lowered: bool
     beside: Companions = NONE
     draft: Settled | None = None
     """The draft model's own context and placement."""
+
+
+_KEPT: deque[tuple[Model, Deployment, Settled]] = deque(maxlen=4)
 
 
 def budget_of(model: Model, deployment: Deployment) -> Budget:
@@ -79,14 +85,26 @@ def budget_of(model: Model, deployment: Deployment) -> Budget:
 
 def _cache_bytes(model: Model, settled: Settled) -> int:
     """The cache of the model, and of its draft."""
-    size = sum(piece.bytes for piece in pieces(model, settled.context))
+    size = sum(piece.bytes for parts in settled.held.values() for piece in parts)
     if settled.draft is not None and settled.beside.draft is not None:
         size += _cache_bytes(settled.beside.draft, settled.draft)
     return size
 
 
 def settle(model: Model, deployment: Deployment) -> Settled:
-    """The context that starts; --fit lowers an unnamed context, then the layers on the GPUs."""
+    """The context that starts; --fit lowers an unnamed context, then the layers on the GPUs.
+
+    A plan asks for the same several times, and a search takes long: the last answers are kept.
+    """
+    for known, other, settled in tuple(_KEPT):
+        if known is model and other is deployment:
+            return settled
+    settled = _settle(model, deployment)
+    _KEPT.append((model, deployment, settled))
+    return settled
+
+
+def _settle(model: Model, deployment: Deployment) -> Settled:
     flags = flags_of(deployment)
     memory = _memories(deployment, flags)
     if len(set(memory)) > 1 and not any(flags.tensor_split):  # layers by what is free
@@ -112,18 +130,28 @@ def _settled(
     beside: Companions,
     *,
     lowered: bool = False,
-    buffers: Mapping[int, int] | None = None,
+    near: Settled | None = None,
+    guess: bool = False,
 ) -> Settled:
-    """`buffers`: those of a neighbour, for a guess that is made again without them."""
+    """`near`: a neighbour, whose weights hold where its layers lie alike.
+
+    A `guess` takes the neighbour's buffers too, and is made again without them.
+    """
     place, context = placement(model, flags, len(memory)), context_of(model, flags)
-    where = where_of(model, flags, place)
+    held = cache_pieces(pieces(model, context), place)
+    same = near is not None and near.place == place
+    where = near.where if near and (same or guess) else where_of(model, flags, place)
+    buffers = near.buffers if near and guess else None
+    if buffers is None and memory:
+        buffers = split_bytes(model, context, where)
     return Settled(
         flags=flags,
         context=context,
         place=place,
         where=where,
-        buffers=buffers or (split_bytes(model, context, where) if memory else None),
-        weights=weight_bytes_by_device(model, place),
+        buffers=buffers,
+        held=held,
+        weights=near.weights if near and same else weight_bytes_by_device(model, place),
         gpu_memory=memory,
         lowered=lowered,
         beside=beside,
@@ -153,9 +181,8 @@ def offload_of(model: Model, deployment: Deployment) -> Offload | None:
     if not place.gpus:
         return None
     rest, experts = streamed_on_host(model, place)
-    held = cache_pieces(pieces(model, settled.context), place)
-    on_host = sum(piece.bytes for piece in held[HOST])
-    whole = sum(piece.bytes for parts in held.values() for piece in parts)
+    on_host = sum(piece.bytes for piece in settled.held[HOST])
+    whole = sum(piece.bytes for parts in settled.held.values() for piece in parts)
     used = {device for device in (*place.layers, place.output) if device != HOST}
     turns = 1 if place.sharded else max(len(used), 1)
     if not (rest or experts or on_host) and turns == 1:
@@ -205,27 +232,27 @@ def _largest(
     made anew until it stays.
     """
 
-    def made(step: int, buffers: Mapping[int, int] | None = None) -> Settled:
+    def made(step: int, near: Settled, *, guess: bool = False) -> Settled:
         flags = msgspec.structs.replace(settled.flags, **{flag: step * unit})
         return _settled(model, flags, settled.gpu_memory, settled.beside, lowered=True,
-                        buffers=buffers)  # fmt: skip
+                        near=near, guess=guess)  # fmt: skip
 
-    best, known = made(steps[0]), {steps[0]}
-    buffers, top = best.buffers, steps[1]
+    best = near = made(steps[0], settled)
+    known, top = {steps[0]}, steps[1]
     while True:
         low, high = steps[0], top
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if fits(model, made(middle, buffers)) else (low, middle - 1)
+            enough = fits(model, made(middle, near, guess=True))
+            low, high = (middle, high) if enough else (low, middle - 1)
         if low in known:
             return best
         known.add(low)
-        end = made(low)
-        if fits(model, end):
-            best = end
+        near = made(low, near)
+        if fits(model, near):
+            best = near
         else:
             top = low - 1
-        buffers = end.buffers
 
 
 def device_terms(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
@@ -240,7 +267,7 @@ def device_terms(model: Model, settled: Settled, device: int) -> tuple[Term, ...
 def _used(model: Model, settled: Settled, device: int) -> tuple[Term, ...]:
     place, context = settled.place, settled.context
     name = _name(place, device)
-    parts = cache_pieces(pieces(model, context), place)[device]
+    parts = settled.held[device]
     weights = _weights_term(settled.weights[device], name)
     cache = buffer_terms(parts, place=name)
     if device == HOST:
