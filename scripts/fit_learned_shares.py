@@ -5,7 +5,9 @@
 Products of what two starts on one GPU take beyond their estimates, in units of their intervals,
 are explained by the doubts that they have in common: non-negative least squares, every pair of
 models and eras weighing the same, starts beyond their interval cut to it. Constants of vLLM's
-budget are fitted without the GPU. --write replaces src/kvproof/observe/data/shares.json.
+budget are fitted without the GPU. How firmly the shares are drawn to none is chosen by leaving one
+of the GPUs out after the other, so a GPU that is scored has no part in it. --write replaces
+src/kvproof/observe/data/shares.json.
 """
 
 from __future__ import annotations
@@ -20,29 +22,58 @@ from pathlib import Path
 from kvproof.observe.shared import MECHANISMS, Seen, Shares, common, mechanism, same_deployment
 
 _DATA = Path(__file__).parents[1] / "src/kvproof/observe/data/shares.json"
-_RIDGE = 0.05
-"""Pulls shares to none where few pairs speak: as much as a twentieth of a pair of the same term."""
-_ROUNDS = 500
+RIDGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""How firmly shares may be drawn to none: as much as so many pairs of the same term."""
+_ROUNDS, _SETTLED = 500, 1e-9
 _Row = tuple[list[float], float]
 
 
 def shares_of(gpus: Iterable[list[Seen]], provenance: str = "") -> Shares:
     """The shares that the starts of some GPUs give."""
-    found = _fitted([row for starts in gpus for row in _rows(starts)])
+    rows = [own for starts in gpus if (own := _rows(starts))]
+    found = _fitted([row for own in rows for row in own], _ridge(rows))
     values = dict(zip(MECHANISMS, (round(value, 3) for value in found), strict=True))
     return Shares(**values, provenance=provenance)
 
 
-def _fitted(rows: list[_Row]) -> list[float]:
+def ridge_of(gpus: Iterable[list[Seen]]) -> float:
+    """The ridge that `shares_of` takes for these GPUs."""
+    return _ridge([own for starts in gpus if (own := _rows(starts))])
+
+
+def _ridge(rows: list[list[_Row]]) -> float:
+    """The ridge under which each GPU's products are met best by what the others give.
+
+    Every GPU weighs the same. The largest of all where there is nothing to choose by.
+    """
+    if len(rows) < 2:
+        return RIDGES[-1]
+    missed = dict.fromkeys(RIDGES, 0.0)
+    for own in rows:
+        rest = [row for other in rows if other is not own for row in other]
+        for ridge in RIDGES:
+            found = _fitted(rest, ridge)
+            missed[ridge] += statistics.mean((y - _given(x, found)) ** 2 for x, y in own)
+    return min(RIDGES, key=lambda ridge: (missed[ridge], -ridge))
+
+
+def _given(doubts: list[float], found: list[float]) -> float:
+    return sum(doubt * share for doubt, share in zip(doubts, found, strict=True))
+
+
+def _fitted(rows: list[_Row], ridge: float) -> list[float]:
     """Non-negative least squares, by one share after the other."""
     size = len(MECHANISMS)
     left = [[sum(x[i] * x[j] for x, _ in rows) for j in range(size)] for i in range(size)]
     right = [sum(x[i] * y for x, y in rows) for i in range(size)]
     found = [0.0] * size
     for _ in range(_ROUNDS):
+        before = list(found)
         for i in range(size):
             others = sum(left[i][j] * found[j] for j in range(size) if j != i)
-            found[i] = min(1.0, max(0.0, (right[i] - others) / (left[i][i] + _RIDGE)))
+            found[i] = min(1.0, max(0.0, (right[i] - others) / (left[i][i] + ridge)))
+        if all(abs(a - b) < _SETTLED for a, b in zip(before, found, strict=True)):
+            break
     return found
 
 
@@ -82,7 +113,8 @@ def main(arguments: list[str]) -> None:
     count = sum(map(len, by_gpu.values()))
     found = shares_of(
         by_gpu.values(),
-        f"scripts/fit_learned_shares.py on {count} deployments on {len(by_gpu)} GPUs",
+        f"scripts/fit_learned_shares.py on {count} deployments on {len(by_gpu)} GPUs, drawn to "
+        f"none by {ridge_of(by_gpu.values()):g} pairs",
     )
     text = json.dumps(
         {name: getattr(found, name) for name in (*MECHANISMS, "provenance")}, indent=1

@@ -94,3 +94,39 @@ def test_chunks_bound_a_workspace_until_018() -> None:
     half, whole = workspace(VL, "0.14.1", **wide), workspace(VL, "0.18.0", **wide)
     output = 32768 * 2048 * 2 / GIB
     assert half - output == pytest.approx(whole / 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "printed"),
+    [
+        (VL, {}, 113.64),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", {"kv_cache_dtype": "fp8"}, 105.2),
+    ],
+)
+def test_aiters_kernels_explain_a_build_on_rocm(
+    name: str, flags: dict[str, object], printed: float
+) -> None:
+    """srv-c11d4030 and srv-2c445521: experts without pads, a sampler that sorts nothing."""
+    model = kvproof.load_model(name, offline=True)
+    given = {"gpu_memory_utilization": 0.92, "max_model_len": 8192, **flags}
+    found = {
+        asked: kvproof.budget(
+            model, kvproof.Deployment("vllm@0.13.1.dev8", "MI300X", rocm_aiter=asked, **given)
+        )
+        for asked in (True, False)
+    }
+    assert found[True].kv_bytes / GIB == pytest.approx(printed, rel=0.005)
+    assert found[False].kv_bytes / GIB < 0.98 * printed
+    assert kernel(name, "0.16.0", "MI300X", rocm_aiter=True) == ""
+
+
+def test_an_installed_flashinfer_lies_in_the_interval() -> None:
+    """srv-66ba6f71: 0.11.0's image holds FlashInfer, whose sampler takes 12 B a logit."""
+    model = kvproof.load_model("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", offline=True)
+    given = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.92, "max_model_len": 8192}
+    old, new = (
+        kvproof.budget(model, kvproof.Deployment(f"vllm@{release}", "H200", **given))
+        for release in ("0.11.0", "0.11.2")
+    )
+    assert old.interval[0] < 109.09 * GIB < old.interval[1]
+    assert old.interval[1] - old.kv_bytes > new.interval[1] - new.kv_bytes

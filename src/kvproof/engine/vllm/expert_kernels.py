@@ -16,6 +16,7 @@ import msgspec
 
 from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.pieces import scheme_of
+from kvproof.engine.vllm.rocm import uses_aiter
 from kvproof.engine.vllm.settings import Settings
 from kvproof.model.quantization import Scheme
 from kvproof.model.types import Model
@@ -126,7 +127,8 @@ def kernel_of(model: Model, settings: Settings) -> str:
         return ""
     stored = _stored(model, settings)
     if settings.platform != "cuda":
-        known = stored.startswith(("plain", "fp8")) and settings.platform == "rocm"
+        on_rocm = settings.platform == "rocm" and not uses_aiter(settings)
+        known = on_rocm and stored.startswith(("plain", "fp8"))
         return "triton" if known and settings.rules.version >= _ON_ROCM else ""
     dealt, version = deals_experts(settings), settings.rules.version
     for rule in _RULES:

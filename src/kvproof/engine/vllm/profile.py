@@ -18,6 +18,7 @@ import msgspec
 from kvproof.engine.vllm.expert_kernels import expert_workspace, kernel_of
 from kvproof.engine.vllm.images import held_bytes, image_bytes
 from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
+from kvproof.engine.vllm.rocm import uses_aiter
 from kvproof.engine.vllm.runners import on_second_runner
 from kvproof.engine.vllm.settings import Settings
 from kvproof.engine.vllm.towers import profiles_towers
@@ -38,6 +39,8 @@ starts of 0.11.0 on H200 leave (srv-900da89b, srv-6ed5bda5, srv-b5b1da6d)."""
 
 _FLASHINFER_SINCE, _FLASHINFER_PAST = (0, 8, 0), (0, 11, 1)
 """Releases whose V1 samples with FlashInfer's kernels where they are installed."""
+_AITER_SINCE, _AITER_PAST = (0, 12, 0), (0, 14, 0)
+"""Releases that sample with AITER's kernels where those are asked for."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,10 +102,13 @@ def sampler_bytes(settings: Settings) -> float:
     """Bytes per logit of the dummy sampler: sorting for top-p was dropped in 0.18.
 
     FlashInfer's kernels sort nothing. V1 took them up to 0.11.0 where they were installed, as in
-    the images; only VLLM_USE_FLASHINFER_SAMPLER says so here (v1/sample/ops/topk_topp_sampler.py).
+    the images; only VLLM_USE_FLASHINFER_SAMPLER says so here. Nor do AITER's, which 0.12 and 0.13
+    took beside its other kernels (v1/sample/ops/topk_topp_sampler.py).
     """
     table = constants()["sampler_bytes_per_logit"]
-    if settings.flags.get("flashinfer_sampler") and settings.rules.v1:
+    asked = settings.flags.get("flashinfer_sampler") and settings.rules.v1
+    aiter = uses_aiter(settings) and _AITER_SINCE <= settings.rules.version < _AITER_PAST
+    if asked or aiter:
         return min(_FLASHINFER_SAMPLER, float(table["since_0.18"]))
     return float(table["since_0.18" if settings.rules.version >= (0, 18, 0) else "before_0.18"])
 

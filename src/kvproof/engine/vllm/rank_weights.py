@@ -270,7 +270,7 @@ def _absorbed(model: Model, settings: Settings) -> int:
     where it is quantized (mla_attention.py, split_kv_b_proj).
 
     Before 0.8 they are multiplied into the queries' projection and the output's, which are kept
-    too (attention/backends/mla/utils.py of 0.7.2; vLLM pull request 13109 prints what that takes).
+    too, and the queries' rotary part apart (attention/backends/mla/utils.py of 0.7.3).
     """
     if not keeps_latent(model, settings):
         return 0
@@ -281,6 +281,7 @@ def _absorbed(model: Model, settings: Settings) -> int:
             heads = max(1, slot.heads // settings.ranks)
             wide = slot.nope_dim + slot.value_dim
             if settings.rules.version < _HALVES_SINCE:
+                total += heads * query * slot.rope_dim * 2
                 wide = query + model.hidden_size
             elif not _quantizes(model, "kv_b_proj"):
                 continue

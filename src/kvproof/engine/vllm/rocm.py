@@ -22,6 +22,11 @@ _COPIED_BACK = (0, 28, 0)
 """From this release on, padded experts are copied back into their own storage."""
 
 
+def uses_aiter(settings: Settings) -> bool:
+    """Whether AMD's own kernels were asked for (VLLM_ROCM_USE_AITER): off in every release."""
+    return settings.platform == "rocm" and bool(settings.flags.get("rocm_aiter"))
+
+
 def counts_device(settings: Settings) -> bool:
     """Whether the release counts the device's used memory, not the allocator's."""
     return settings.platform == "rocm" and settings.rules.version < _ALLOCATED_SINCE
@@ -43,11 +48,14 @@ def _expert_pads(model: Model, settings: Settings, *, cut: bool) -> int:
 
     Rows of a multiple of 512 B get 256 more. The padded down-projection is cut from the block
     that the old up-projection gave back, whose rest then fits nothing. Source: vLLM 0.20,
-    fused_moe/unquantized_fused_moe_method.py (_maybe_pad_weight).
+    fused_moe/unquantized_fused_moe_method.py (_maybe_pad_weight). AITER's kernels shuffle the
+    experts afterwards, into tensors without pads.
     """
     layers = {layer for g in model.tensors if g.role == "expert" for layer in g.layers}
     plain = model.quantization is None and not settings.flags.get("quantization")
     if not layers or not plain or settings.rules.version >= _COPIED_BACK:
+        return 0
+    if uses_aiter(settings):
         return 0
     inner = model.number("moe_intermediate_size", "intermediate_size")
     deal = deals_experts(settings)

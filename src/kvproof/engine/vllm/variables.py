@@ -14,6 +14,7 @@ AS_FLAGS = {
     "allow_long_max_model_len": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     "estimate_cudagraphs": "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
     "flashinfer_sampler": "VLLM_USE_FLASHINFER_SAMPLER",
+    "rocm_aiter": "VLLM_ROCM_USE_AITER",
     "use_v1": "VLLM_USE_V1",
 }
 """Flags that only a variable can say; their options are kvproof's own."""
@@ -42,7 +43,6 @@ UNFOLLOWED: Mapping[str, Unfollowed] = {
     "VLLM_DCP_Q_REPLICATE": Unfollowed("keeps query projections whole on every rank", "0"),
     "VLLM_MXFP4_EMULATION_DEQUANT_AT_LOAD": Unfollowed("unpacks weights when they are loaded", "0"),
     "VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD": Unfollowed("unpacks weights when they are loaded", "0"),
-    "VLLM_ROCM_USE_AITER": Unfollowed("chooses AMD's kernels and their workspaces", "0"),
 }
 
 
