@@ -67,11 +67,12 @@ def model_of(name):
     return model
 
 
-def tokens_of(model, rows=2, cache=None, beams=1):
-    ids = torch.randint(5, 131, (rows, 13), generator=torch.Generator().manual_seed(1))
+def tokens_of(model, rows=2, cache=None, beams=1, count=16, ids=None):
+    if ids is None:
+        ids = torch.randint(5, 131, (rows, 13), generator=torch.Generator().manual_seed(1))
     given = {} if cache is None else {"past_key_values": cache}
     return model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False,
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False,
         num_beams=beams, eos_token_id=None, pad_token_id=0, **given,
     ).tolist()  # fmt: skip
 
@@ -122,6 +123,27 @@ def test_a_reset_cache_starts_anew():
     assert all(s.length == 0 for s in cache.sequences)
     assert not cache.has_previous_state()
     assert tokens_of(model, cache=cache) == first
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_swapped_rows_come_back_whole(name):
+    """In the middle of a generation: all blocks are released, and overwritten meanwhile."""
+    model = model_of(name)
+    own, cache = DynamicCache(config=model.config), PagedCache(model.config, tokens=2 * TOKENS)
+    begun = torch.tensor(tokens_of(model, cache=own, count=8))
+    want = tokens_of(model, cache=own, count=8, ids=begun)
+    tokens_of(model, cache=cache, count=8)
+    groups = cache.pool.groups
+    held = sum(g.books.held * t[0].nbytes for g in groups for t in g.tensors())
+    assert cache.swap_out() == held > 0
+    assert all(group.books.held == 0 for group in groups)
+    with pytest.raises(UsageError, match="swapped out"):
+        tokens_of(model, cache=cache, count=8, ids=begun)
+    for tensor in [t for group in groups for t in group.tensors()]:
+        tensor.fill_(7)
+    cache.swap_in()
+    cache.pool.check_integrity()
+    assert tokens_of(model, cache=cache, count=8, ids=begun) == want
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "jamba"])

@@ -1,4 +1,8 @@
-"""Random lives of sequences in a small pool, against a model that keeps every vector in a list."""
+"""Random lives of sequences in a small pool, against a model that keeps every vector in a list.
+
+Three pools: full and sliding layers; these and a recurrent state; these, latents (which share the
+full layers' tables) and a convolution's state.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,13 @@ from hypothesis import strategies as st  # noqa: E402
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule  # noqa: E402
 
 from kvproof.errors import UsageError  # noqa: E402
-from kvproof.kinds import FullSlot, RecurrentSlot, SlidingSlot  # noqa: E402
+from kvproof.kinds import (  # noqa: E402
+    ConvSlot,
+    FullSlot,
+    LatentSlot,
+    RecurrentSlot,
+    SlidingSlot,
+)
 from kvproof.lab.attention.dense import read_table  # noqa: E402
 from kvproof.lab.attention.view import View  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402
@@ -25,6 +35,8 @@ WINDOW = 6
 FULL = FullSlot(layer=0, kv_heads=1, k_dim=2, v_dim=2)
 SLIDING = SlidingSlot(layer=1, kv_heads=1, k_dim=2, v_dim=2, window=WINDOW)
 STATE = RecurrentSlot(layer=2, shape=(2,), mixer="test", heads=1)
+CONV = ConvSlot(layer=2, channels=1, kernel=2, mixer="test")
+LATENT = LatentSlot(layer=3, latent_dim=1, rope_dim=1, heads=1, nope_dim=1, value_dim=1)
 
 
 def entry(token, position, slot):
@@ -36,11 +48,12 @@ class Lives(RuleBasedStateMachine):
     """`truth` maps each live sequence to its tokens and, by group, the positions it still holds."""
 
     slots = (FULL, SLIDING)
+    states = ()  # numbers of the slots that keep a state, all in one group
 
     def __init__(self):
         super().__init__()
-        self.pool = PagedPool(self.slots, cache_types(), blocks=[9, 7, 5][: len(self.slots)],
-                              block_size=4)  # fmt: skip
+        self.pool = PagedPool(self.slots, cache_types(), block_size=4,
+                              blocks=[9, 7, 5] if self.states else [9, 7])  # fmt: skip
         self.truth = {}
         self.swapped = []
 
@@ -59,12 +72,13 @@ class Lives(RuleBasedStateMachine):
         start = len(known)
         self.pool.append(seq, len(tokens))
         view = View(self.pool, [seq], [len(tokens)])
-        for slot in range(2):
+        for slot in set(range(len(self.slots))) - set(self.states):
             rows = [entry(t, start + i, slot) for i, t in enumerate(tokens)]
             x = torch.tensor(rows)[:, None]
-            view.write(slot, x, -x)
-        if len(self.slots) > 2:
-            view.write_state(2, torch.tensor([[float(sum(known) + sum(tokens)), 1.0]]))
+            view.write(slot, *((x, -x) if self.slots[slot].kind != "latent" else (x,)))
+        for slot in self.states:
+            state = torch.tensor([float(sum(known) + sum(tokens)), float(slot)])
+            view.write_state(slot, state.view(1, *self.pool.states([seq], slot).shape[1:]))
         known += tokens
         for held in positions:
             held += range(start, len(known))
@@ -101,7 +115,7 @@ class Lives(RuleBasedStateMachine):
         tokens, positions = self.truth[seq]
         full, sliding = seq.tables[:2]
         slid = sliding.dropped and sliding.entries - count < WINDOW - 1
-        if len(self.slots) > 2 or slid or count > min(full.entries, sliding.entries):
+        if self.states or slid or count > min(full.entries, sliding.entries):
             with pytest.raises(UsageError, match="can't be taken back"):
                 self.pool.shorten(seq, count)
             return
@@ -159,12 +173,13 @@ class Lives(RuleBasedStateMachine):
     def every_visible_entry_is_true(self):
         for seq, (tokens, positions) in self.truth.items():
             assert seq.length == len(tokens)
-            for slot, group in enumerate(self.pool.groups[:2]):
-                table = seq.tables[slot]
-                k, v = read_table(table, group.planes[0], 2)
-                kept = positions[slot][-table.entries :] if table.entries else []
+            for slot in set(range(len(self.slots))) - set(self.states):
+                at, index = self.pool.home[slot]
+                table, planes = seq.tables[at], self.pool.groups[at].planes[index]
+                k, v = read_table(table, planes, 2)
+                kept = positions[at][-table.entries :] if table.entries else []
                 assert k[:, 0].tolist() == [entry(tokens[p], p, slot) for p in kept]
-                assert torch.equal(v, -k)
+                assert torch.equal(v, -k if len(planes) == 2 else k)
             assert seq.tables[1].entries >= min(len(tokens), WINDOW - 1)
 
     def teardown(self):
@@ -176,16 +191,24 @@ class Lives(RuleBasedStateMachine):
 
 class LivesWithState(Lives):
     slots = (FULL, SLIDING, STATE)
+    states = (2,)
 
     @invariant()
     def states_are_true(self):
         for seq, (tokens, _) in self.truth.items():
-            if seq.tables[2].blocks:
-                state = View(self.pool, [seq], [0]).read_state(2)
-                assert state[0, 0] == sum(tokens)
+            for slot in self.states if seq.tables[2].blocks else ():
+                state = View(self.pool, [seq], [0]).read_state(slot)
+                assert state.flatten().tolist() == [sum(tokens), slot]
+
+
+class LivesOfAllKinds(LivesWithState):
+    slots = (FULL, SLIDING, STATE, CONV, LATENT)
+    states = (2, 3)
 
 
 TestLives = Lives.TestCase
 TestLives.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestLivesWithState = LivesWithState.TestCase
 TestLivesWithState.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestLivesOfAllKinds = LivesOfAllKinds.TestCase
+TestLivesOfAllKinds.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)

@@ -46,6 +46,7 @@ from kvproof.lab.elements import cache_types
 from kvproof.lab.paged_layers import HybridLayer, PagedLayer, StateLayer
 from kvproof.lab.pool.pool import PagedPool
 from kvproof.lab.pool.slots import is_state
+from kvproof.lab.pool.swap import HostCopy, swap_in, swap_out
 from kvproof.lab.pool.tables import Sequence
 
 _NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f32"}
@@ -92,6 +93,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         self.slots = slots_of(config)
         self.pool: PagedPool | None = None
         self.sequences: list[Sequence] = []
+        self._away: list[HostCopy] = []  # the rows while they are swapped out
         self.length = 0
         self.view: View | None = None
         stored.register()
@@ -123,6 +125,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         """The pool, made for `batch` rows at the first use."""
         if self.pool is None:
             self._make_pool(batch, dtype)
+        self.check_here()
         if self.pool is None or batch != len(self.sequences):
             raise UsageError(f"a batch of {batch} in a cache of {len(self.sequences)}")
         return self.pool
@@ -137,13 +140,19 @@ class PagedCache(Cache):  # type: ignore[misc]
         self.length += count
         self.view = View(pool, self.sequences, [count] * batch)
 
+    def check_here(self) -> None:
+        """UsageError while the rows are swapped out."""
+        if self._away:
+            raise UsageError("the cache is swapped out", hint="call swap_in first")
+
     def _make_pool(self, batch: int, dtype: torch.dtype) -> None:
         name = _NAMES.get(dtype, "f32")
         blocks = batch * -(-self.tokens // self.block_size)
         types = self.types or cache_types(name, model=name)
-        self.pool = PagedPool.with_states(
-            self.slots, types, blocks=blocks, states=batch, block_size=self.block_size
-        )
+        with torch.inference_mode(mode=False):  # tensors that passes outside of it may write too
+            self.pool = PagedPool.with_states(
+                self.slots, types, blocks=blocks, states=batch, block_size=self.block_size
+            )
         self.sequences = [self._open() for _ in range(batch)]
 
     def _open(self) -> Sequence:
@@ -162,6 +171,7 @@ class PagedCache(Cache):  # type: ignore[misc]
 
     def choose(self, rows: list[int]) -> None:
         """Make row i of the batch what row `rows[i]` was; blocks are shared, not copied."""
+        self.check_here()
         if self.pool is None:
             return
         self.sequences = self.pool.rearrange(self.sequences, rows)
@@ -190,6 +200,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         count = -tokens_to_remove
         if count < 0:
             raise UsageError("crop takes a negative count", hint="crop(-3) removes three tokens")
+        self.check_here()
         if self.pool is None or count == 0:
             return
         for sequence in self.sequences:
@@ -198,13 +209,35 @@ class PagedCache(Cache):  # type: ignore[misc]
         for layer in self.layers:
             layer.length = self.length
 
+    def swap_out(self) -> int:
+        """Copy all that the rows hold to host memory and release their blocks; bytes copied.
+
+        Until `swap_in` the cache takes no pass (UsageError). Of a cache that was not begun, or is
+        swapped out already, nothing is copied.
+        """
+        if self.pool is None or self._away:
+            return 0
+        self._away = [swap_out(self.pool, sequence) for sequence in self.sequences]
+        self.sequences = []
+        return sum(copy.bytes for copy in self._away)
+
+    def swap_in(self) -> None:
+        """Bring back what `swap_out` copied, into whatever blocks are free."""
+        if self.pool is None or not self._away:
+            return
+        rows = [swap_in(self.pool, copy) for copy in self._away]
+        # states have to lie side by side again
+        self.sequences, self._away = self.pool.rearrange(rows, range(len(rows))), []
+        self._bind()
+
     def reset(self) -> None:
         """Release all blocks; the pool and its memory stay."""
         if self.pool is None:
             return
+        rows = len(self.sequences) or len(self._away)
         for sequence in reversed(self.sequences):
             self.pool.close(sequence)
-        self.sequences = [self._open() for _ in self.sequences]
+        self.sequences, self._away = [self._open() for _ in range(rows)], []
         self.length = 0
         for layer in self.layers:
             layer.length = 0

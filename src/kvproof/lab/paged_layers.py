@@ -173,6 +173,18 @@ class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
             )
         return view
 
+    def update_conv_state(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As transformers does it, on rows that are here."""
+        self._states.check_here()
+        made: torch.Tensor = super().update_conv_state(*args, **kwargs)
+        return made
+
+    def update_recurrent_state(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As transformers does it, on rows that are here."""
+        self._states.check_here()
+        made: torch.Tensor = super().update_recurrent_state(*args, **kwargs)
+        return made
+
     def bind(self) -> None:
         """Look anew where the rows' states lie, after rows were rearranged."""
         for index, known in self.is_conv_states_initialized.items():

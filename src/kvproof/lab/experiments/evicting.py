@@ -77,7 +77,7 @@ def evict(*, tokens: int = 640, budgets: tuple[int, ...] = (80, 160, 320), chunk
             checks += _checks(bound, row, told, recalled)
     return Experiment(
         name="evict",
-        title="What is evicted can't be recalled, and perplexity does not show it",
+        title="Sinks and heavy hitters save the perplexity, not what was evicted",
         question=f"SmolLM2-135M reads {tokens} tokens in passes of {chunk}: a text, then a page "
         f"with {needles} numbers in it.",
         columns=_COLUMNS,

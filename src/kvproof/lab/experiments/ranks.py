@@ -129,6 +129,6 @@ def _chart(cases: list[_Case], rows: list[Row], length: int) -> charts.Spec:
     share = "% of the cache on each rank"
     records = [
         {"model": name, "ranks": str(ranks), share: percent, "planned": 100 * planned / whole[name]}
-        for name, ranks, _, planned, _, percent, _ in rows
+        for name, ranks, _, planned, _, percent, _ in sorted(rows, key=lambda row: row[1])
     ]
     return charts.grouped(records, "model", "ranks", share, "planned")

@@ -95,6 +95,7 @@ def preempt(*, lengths: tuple[int, ...] = (64, 128, 256, 512)) -> Experiment:
     ceiling = machine.whole()
     rows: list[tuple[int | float | str, ...]] = []
     checks = []
+    _paused(min(lengths))  # compiles and warms up
     for length in lengths:
         planned, copied, swap, again = _paused(length)
         checks.append(Check(name=f"bytes of {length} tokens", predicted=planned, measured=copied))
