@@ -49,6 +49,7 @@ def test_help_of_each_command(command: str) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("Usage: kvproof")
     assert not done.stderr
+    assert kvproof("help", command).stdout == done.stdout
 
 
 def test_json_is_one_document_with_origins() -> None:

@@ -9,6 +9,12 @@ import msgspec
 
 from kvproof.errors import UsageError
 
+CALLED = {
+    "vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM", "llamacpp": "llama.cpp",
+    "ollama": "Ollama",
+}  # fmt: skip
+"""The programs' own names."""
+
 # Engines that call vLLM's settings otherwise.
 _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "sglang": {"max_model_len": ("context_length",), "tensor_parallel_size": ("tp_size",)},

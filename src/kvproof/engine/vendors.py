@@ -6,13 +6,13 @@ platform); SGLang 0.5.23, srt/hardware_backend (mlx is a runner of its own, with
 
 from __future__ import annotations
 
+from kvproof.engine.common_flags import CALLED
 from kvproof.errors import UsageError
 from kvproof.hardware import Accelerator
 
 _KNOWN = {
     "vllm": ("NVIDIA", "AMD"), "sglang": ("NVIDIA", "AMD"), "tensorrt_llm": ("NVIDIA",),
 }  # fmt: skip
-_CALLED = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM"}
 _LOCAL = "llamacpp"
 
 
@@ -25,7 +25,7 @@ def check_vendor(engine: str, gpu: Accelerator) -> None:
     """Raise UsageError where `engine` has nothing that runs on `gpu`."""
     if _refused(engine, gpu):
         raise UsageError(
-            f"{_CALLED[engine]} has no rules for {gpu.vendor}'s {gpu.name}",
+            f"{CALLED[engine]} has no rules for {gpu.vendor}'s {gpu.name}",
             hint=f"plan it with {_LOCAL}" if gpu.vendor != "NVIDIA" else "name another GPU",
         )
 
@@ -35,7 +35,7 @@ def unconfirmed(engine: str, gpu: Accelerator) -> str | None:
     if gpu.vendor in _KNOWN.get(engine, (gpu.vendor,)):
         return None
     return (
-        f"{_CALLED[engine]}'s memory on {gpu.vendor}'s hardware is not known: the terms are those "
+        f"{CALLED[engine]}'s memory on {gpu.vendor}'s hardware is not known: the terms are those "
         "of CUDA"
     )
 

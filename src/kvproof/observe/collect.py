@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kvproof.engine.common_flags import CALLED
 from kvproof.errors import InputError
 from kvproof.observe.dates import span, wording
 from kvproof.observe.figures import Figure, Log, Unit
@@ -43,9 +44,6 @@ _WORKER = re.compile(
     re.IGNORECASE,
 )
 _RENAMED = {"max_seq_len": "max_model_len", "model_tag": "model", "model_path": "model"}
-_NAMES = {
-    "vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM", "llamacpp": "llama.cpp",
-}  # fmt: skip
 _MODEL_KEYS = ("model", "model_path", "model_tag")
 
 
@@ -252,8 +250,8 @@ class Collector:
             if own != engine and source != "torch"  # which runs under several engines
         }
         if also:
-            names = ", ".join(_NAMES[own] for own in _NAMES if own in also)
-            out.append(f"lines of {names} are in the log too: those of {_NAMES[engine]} are read")
+            names = ", ".join(CALLED[own] for own in ROUNDED if own in also)
+            out.append(f"lines of {names} are in the log too: those of {CALLED[engine]} are read")
         out += [
             f"line {figure.line:,} prints {figure.text} for the cache: less than nothing is left, "
             "so the start ends there"
@@ -268,15 +266,15 @@ class Collector:
         for program in ("Ollama", "LM Studio"):
             scores["llamacpp"] = scores.get("llamacpp", 0) + scores.get(program, 0)
         printed = {own for row in self._starts for own in (*(e for e, _ in row.found), *row.flags)}
-        engines = [e for e in _NAMES if e in printed] or list(_NAMES)
+        engines = [e for e in ROUNDED if e in printed] or list(ROUNDED)
         engine = max(engines, key=lambda e: scores.get(e, 0))
         if engine != "llamacpp":
-            return engine, _NAMES[engine]
+            return engine, CALLED[engine]
         programs = [p for p in ("LM Studio", "Ollama") if p in scores]
         ollama = any(
             f.name in ("estimate_full", "total_used") for row in self._starts for _, f in row.found
         )
-        return engine, programs[0] if programs else "Ollama" if ollama else _NAMES[engine]
+        return engine, programs[0] if programs else "Ollama" if ollama else CALLED[engine]
 
 
 def _order(thing: Thing) -> bool:

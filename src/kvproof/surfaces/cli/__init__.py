@@ -93,7 +93,7 @@ def cli(ctx: click.Context) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and turns every outcome into an exit status."""
     args = list(sys.argv[1:] if argv is None else argv)
-    sys.exit(_run(args))
+    sys.exit(_run([*args[1:], "--help"] if args[:1] == ["help"] else args))
 
 
 def _run(args: list[str]) -> int:
