@@ -361,6 +361,23 @@ def test_a_build_without_tags_names_no_release() -> None:
     assert any("no vLLM version is named" in line for line in report.assumptions)
 
 
+@pytest.mark.parametrize(
+    ("line", "flag"),
+    [
+        ("[topk_topp_sampler.py:50] Using FlashInfer for top-p & top-k sampling.", True),
+        (
+            "[topk_topp_sampler.py:69] FlashInfer is not available. Falling back to the "
+            "PyTorch-native implementation of top-p & top-k sampling.",
+            False,
+        ),
+    ],
+)
+def test_the_log_says_whose_kernels_sample(line: str, flag: bool) -> None:
+    log = kvproof.read_log(vllm_log() + f"INFO 11-20 09:00:00 {line}\n")
+    deployment = setup_of(log, gpu="H100-80GB").deployment
+    assert deployment.flags["flashinfer_sampler"] is flag
+
+
 def test_a_share_that_was_cut_to_two_decimals_is_taken_from_the_memory() -> None:
     text = (
         "INFO 05-22 11:01:13 [llm_engine.py:240] Initializing a V0 LLM engine (v0.8.5.post1) with "

@@ -9,8 +9,9 @@ import msgspec
 from kvproof.engine.base import Deployment, parallel_sizes
 from kvproof.engine.common_flags import OPTIONS, flag_of
 from kvproof.errors import KvproofError, UsageError
-from kvproof.hardware import Accelerator, accelerator, accelerators
+from kvproof.hardware import Accelerator, accelerators
 from kvproof.observe.capped import token_cap
+from kvproof.observe.cards import cards_of, other_memory
 from kvproof.observe.devices import named_gpus
 from kvproof.observe.figures import Log
 from kvproof.observe.flat import caches
@@ -26,6 +27,8 @@ _SETTLED = {"sglang": {"context_length_used": "context_length"}}
 _UNTAGGED = ("0.0.", "0.1.dev")
 """How vLLM's builds call themselves when made from a checkout without tags."""
 _SHARE = "gpu_memory_utilization"
+_SAMPLER = "top_k_sampler"
+"""What vLLM's lines call the kernels that sort for its sampler, as the reader names the flag."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +59,10 @@ def setup_of(log: Log, gpu: str | None = None, release: str | None = None) -> Se
     name = gpu or _gpu_of(log, assumptions)
     flags, dropped = _flags(engine, name, log, served(log, assumptions))
     flags = {**flags, **engine_flags(log, engine.partition("@")[2])}
+    own = other_memory(log, [row for _, row in Deployment(engine, name).kinds]) if name else None
+    if own is not None and gpu is None:
+        flags = {**flags, "gpu_memory": own}
+        assumptions.append(f"the GPU's memory is {own / GIB:.2f} GiB, as printed")
     free = _free_memory(log)
     if free is not None and "free_memory" not in flags:
         flags = {**flags, "free_memory": int(free)}
@@ -133,11 +140,11 @@ def _reads(engine: str) -> bool:
 
 
 def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
-    names = named_gpus(log) or ([log.gpu] if log.gpu else [])
     try:
-        if names:
-            return "+".join(accelerator(name.replace("_", " ")).name for name in names)
+        if found := cards_of(log):
+            return "+".join(row.name for row in found)
     except UsageError:
+        names = [name for _, name in named_gpus(log)] or [str(log.gpu)]
         said = " + ".join(dict.fromkeys(names))
         assumptions.append(f"the GPU {said!r} is not in the table")
     if log.on_cpu:
@@ -183,8 +190,8 @@ def _flags(
     options, concurrency = OPTIONS.get(log.engine), log.value("max_concurrency_len")
     if options is not None and concurrency:
         wanted.setdefault(flag_of(options.length), int(concurrency))
-    if log.engine == "vllm" and (share := _whole_share(log)) is not None:
-        wanted[_SHARE] = share
+    if log.engine == "vllm":
+        wanted |= _told(log, wanted.pop(_SAMPLER, None))
     kept: dict[str, Any] = {}
     dropped: dict[str, str] = {}
     try:
@@ -201,6 +208,15 @@ def _flags(
         else:
             kept[name] = value
     return kept, {name: why for name, why in dropped.items() if not name.endswith("_used")}
+
+
+def _told(log: Log, sampler: Any) -> dict[str, Any]:
+    """Flags that other lines of a vLLM log tell: the share in full, whose kernels sample."""
+    share = _whole_share(log)
+    told: dict[str, Any] = {} if share is None else {_SHARE: share}
+    if sampler is not None:
+        told["flashinfer_sampler"] = str(sampler).lower() == "flashinfer"
+    return told
 
 
 def _whole_share(log: Log) -> float | None:

@@ -35,6 +35,11 @@ ROWS = (
         "0.4+", "vllm/platforms/cuda.py"),
     Row("attentionbackendenum.", r"using AttentionBackendEnum\.{flag.attention_backend:word}",
         "0.12+", "vllm/platforms/cuda.py"),
+    Row("sampling", r"using {flag.top_k_sampler:word} for top-p & top-k sampling", "0.8+",
+        "vllm/v1/sample/ops/topk_topp_sampler.py"),
+    Row("falling back to the pytorch", r"falling back to the {flag.top_k_sampler:word} "
+        r"implementation of top-p & top-k sampling", "0.8+",
+        "vllm/v1/sample/ops/topk_topp_sampler.py"),
     Row("chunked prefill tokens", r"chunked prefill tokens = {flag.max_num_batched_tokens:int}\. "
         r"num sequences = {flag.max_num_seqs:int}\.", "0.7+", "unsloth_zoo/vllm_utils.py"),
     # Weights.
