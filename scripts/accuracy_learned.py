@@ -199,21 +199,18 @@ def _strange(found: list[Place]) -> list[str]:
     ]
 
 
-_SO = """What this says, plainly. What carries over to another model is small: the part of the
-framework, of NCCL and of the sampler that GPU and host have, which the constants already hold well
-where they have seen a GPU. It is measured and shrunk by its own uncertainty, and it shrank again
-when weights were counted as the allocator holds them: part of what starts of one GPU seemed to have
-in common was an error of their weights that other GPUs' starts had too. Means still fall a little;
-the median of single pairs does not, and with a whole operator left out other models gain nothing.
-Where it is worse (RTX-3090, RTX-5090) two or three models come from as many hosts and releases from
-V0 to 0.28, whose gaps have no sign in common. Most of what is left lies in the model's own terms
-(experts, graphs, what a build brings along) and is settled by a start of the model under the
-release that will serve it. Another release of the same model is another deployment: DeepSeek-R1's
-cache on H200 changes by 1.5 GiB between 0.13, 0.14 and 0.16. Carrying such a gap over whole, as
-kvproof once did, raised the mean error of the same model's other starts from 1.45 to 2.52 %: worst
-with 0.11.0's starts, whose gaps of 3.3 to 4.9 GiB belong to that build (its V1 sampler used
-FlashInfer's kernels where they were installed, `v1/sample/ops/topk_topp_sampler.py`; later releases
-sort), and where ranks, batch or sequences of the two starts differ."""
+_SO = """What this says, plainly. What carries over to another model is small: the part of NCCL and
+of the activations that GPU and host have, which the constants already hold well. It is measured on
+other GPUs, drawn to none by a ridge that is chosen without the scored GPU, and shrunk by its own
+uncertainty. All starts of the other models lower a GPU's median or leave it; a single start of
+another model gains hardly anything. A start of the same model tells most while ranks, batch and
+release stay; where they change, one start can mislead (Llama-3.1-8B on RTX 3090, V0 with 20,000 and
+with 29,000 tokens at once; gpt-oss-120b on H100 with 6 and with 1,024 sequences). What looked like
+a build's own before, DeepSeek-R1's 1.5 GiB more or less from release to release, was the workspace
+of the kernel that each release picks for experts (decision 0040); since that is counted, learning
+gains on every GPU with several deployments of known flags. 0.11.0's gaps of 3 to 5 GiB stay: its V1
+sampler used FlashInfer's kernels where they were installed
+(`v1/sample/ops/topk_topp_sampler.py`)."""
 
 
 def _gpus(rows: Iterable[Any]) -> list[str]:

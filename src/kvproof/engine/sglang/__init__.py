@@ -16,6 +16,7 @@ from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
 from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.sglang.drafts import draft_for
+from kvproof.engine.sglang.dtypes import run_in
 from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.engine.sglang.memory import make_budget
 from kvproof.engine.sglang.pools import Pools, make_pools
@@ -64,7 +65,8 @@ def copies_for(deployment: Deployment) -> Copies:
 
 
 def served_model(model: Model, deployment: Deployment) -> Model:
-    """The model as json_model_override_args change its config, with what convolutions keep.
+    """The model as json_model_override_args change its config and --dtype its type, with what
+    convolutions keep.
 
     Source: SGLang 0.5.23, configs/model_config.py (model_override_args), configs/mamba_utils.py.
     """
@@ -77,7 +79,7 @@ def served_model(model: Model, deployment: Deployment) -> Model:
         raise UsageError(
             f"json_model_override_args is {str(given)[:60]!r}", hint="give a JSON object"
         )
-    return keeping(overridden(model, overrides), before_current)
+    return keeping(run_in(overridden(model, overrides), deployment), before_current)
 
 
 def budget(model: Model, deployment: Deployment) -> Budget:

@@ -109,8 +109,7 @@ def kv_type(model: Model, deployment: Deployment, flags: Flags) -> ElementType:
     own = model.quantization.kv_dtype if model.quantization is not None else None
     if own and own.startswith("fp8") and flags.rules.checkpoint_kv_dtype:
         return element_type("fp8_e4m3")
-    asked = str(flags.get("dtype", "auto"))
-    return element_type(model.dtype if asked == "auto" else _TYPES.get(asked, asked))
+    return element_type(model.dtype)
 
 
 def raw_rows(model: Model, deployment: Deployment, flags: Flags) -> bool:
