@@ -323,3 +323,23 @@ def test_memory_below_nothing_is_said() -> None:
     size = "INFO 06-01 12:01:00 [gpu_worker.py:356] Available KV cache memory: {} GiB\n"
     assert any("line 1 prints -5" in note for note in kvproof.read_log(size.format("-5")).notes)
     assert not kvproof.read_log(size.format("5")).notes
+
+
+def test_tensorrts_own_memory_lines() -> None:
+    """Engine and execution context as TensorRT's logger counts them, and what the GPU holds."""
+    text = (
+        "[TensorRT-LLM][INFO] TRTGptModel maxNumSequences: 8\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] Init cuBLAS/cuBLASLt: CPU +0, GPU +8, now: "
+        "CPU 13854, GPU 7789 (MiB)\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] Init cuDNN: CPU +1, GPU +16, now: CPU 13855, "
+        "GPU 7805 (MiB)\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] TensorRT-managed allocation in engine "
+        "deserialization: CPU +0, GPU +6867, now: CPU 0, GPU 6867 (MiB)\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] TensorRT-managed allocation in IExecutionContext "
+        "creation: CPU +0, GPU {}, now: CPU 0, GPU 6867 (MiB)\n"
+    )
+    bare, held = (kvproof.read_log(text.format(more)).observed for more in ("+0", "+128"))
+    assert bare["engine_mib"] == 6867
+    assert bare["device_used_mib"] == 7805
+    assert "activation_mib" not in bare
+    assert held["activation_mib"] == 128

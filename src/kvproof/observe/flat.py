@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 _GIB, _MIB = 2**30, 2**20
 # Names whose unit is not the engine's usual one; SGLang and TensorRT-LLM say GB and mean GiB.
 _SUFFIX = {
-    "engine": "mib", "activation": "mib", "runtime_buffers": "gb", "decoder": "gb",
+    "engine": "mib", "activation": "mib", "device_used": "mib",
+    "runtime_buffers": "gb", "decoder": "gb",
     "k_size": "gb", "v_size": "gb", "kv_size": "gb", "avail_mem_after": "gb",
     "avail_mem_before": "gb", "avail_mem_loaded": "gb", "avail_mem_start": "gb",
 }  # fmt: skip

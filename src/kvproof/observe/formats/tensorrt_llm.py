@@ -10,6 +10,7 @@ from kvproof.observe.rows import Row
 
 _CACHE = "cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp"
 _TORCH = "tensorrt_llm/_torch/pyexecutor/_util.py"
+_TENSORRT = "TensorRT's own logger"
 _QUOTED = "quoted"
 
 ROWS = (
@@ -20,6 +21,13 @@ ROWS = (
         "any", _QUOTED),
     Row("loaded engine size", r"loaded engine size: {engine:size}", "0.5+",
         "cpp/tensorrt_llm/runtime/tllmRuntime.cpp"),
+    Row("engine deserialization", r"managed allocation in engine deserialization: "
+        r"CPU [+-]\d{1,9}, GPU \+{engine:mib}, now", "0.5+", _TENSORRT),
+    Row("iexecutioncontext creation", r"managed allocation in IExecutionContext creation: "
+        r"CPU [+-]\d{1,9}, GPU \+(?!0,){activation:mib}, now", "0.5+", _TENSORRT),
+    Row("[memusagechange] init", r"\[MemUsageChange\] Init \w{1,20}(?:/\w{1,20})?: "
+        r"CPU [+-]\d{1,9}, GPU [+-]\d{1,9}, now: CPU \d{1,9}, GPU {device_used:mib} \(MiB\)",
+        "0.5+", _TENSORRT),
     Row("execution context memory", r"allocated {activation:size} for execution context memory",
         "0.10+", "cpp/tensorrt_llm/runtime/tllmRuntime.cpp"),
     Row("for runtime buffers", r"allocated {runtime_buffers:size}(?: GPU memory)? for runtime "
