@@ -194,3 +194,18 @@ def test_a_figure_that_rests_on_one_log_says_so(qwen: Model) -> None:
     assert "one start" in context.formula
     assert context.high == 3 * context.value
     assert "one start" not in terms(qwen)["context and other processes"].formula
+
+
+def test_mimo_flash_counted_its_sliding_layers_twice() -> None:
+    """0.5.8's own arithmetic: all 48 layers as full ones and 39 again, then shared out alike."""
+    model = kvproof.load_model("XiaomiMiMo/MiMo-V2-Flash", offline=True)
+    early, later = (
+        kvproof.Deployment(f"sglang@{release}", "8xH200", tp_size=8)
+        for release in ("0.5.8", "0.5.9")
+    )
+    room = kvproof.budget(model, later).kv_bytes
+    layer = 1 * (192 + 128) * 2
+    found = room // (layer * 48 + layer * 39)
+    tokens = kvproof.capacity(model, early, kv_bytes=kvproof.budget(model, early).kv_bytes).tokens
+    assert tokens == pytest.approx(int(found * 48 / (0.8 * 39 + 9)), abs=256)
+    assert kvproof.budget(model, early).kv_bytes < 0.6 * room

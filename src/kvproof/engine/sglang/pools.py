@@ -45,6 +45,7 @@ from kvproof.model.types import Model
 
 _STATE_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 _INDEXER_BLOCK = 128
+_COUNTED_TWICE = ("MiMoV2FlashForCausalLM",)
 _CROSS = ("MllamaForConditionalGeneration", "WhisperForConditionalGeneration")
 """Models with cross-attention that SGLang serves. Source: 0.5.23, models/mllama.py, whisper.py and
 configs/model_config.py (num_attention_layers)."""
@@ -143,13 +144,17 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
     cell += _encoder_rows(model, slots) * _row(slots, flags, dtype)
     layers = len({s.layer for s in full if not isinstance(s, ConvSlot | RecurrentSlot)})
     counted, draft = _draft_cells(model, deployment, flags, cell, layers)
+    ratio = flags.get("swa_full_tokens_ratio", 0.8) if windows else 1.0
+    own = sum(_cell(model, deployment, flags, s, dtype) for s in sliding)
+    if flags.rules.swa_twice and model.architecture in _COUNTED_TWICE:
+        counted += _twice(cell, own, (layers, len(sliding)), ratio)
     return Pools(
         full=cell,
         full_layers=layers,
-        sliding=sum(_cell(model, deployment, flags, s, dtype) for s in sliding),
+        sliding=own,
         sliding_layers=len(sliding),
         window=window,
-        ratio=flags.get("swa_full_tokens_ratio", 0.8) if windows else 1.0,
+        ratio=ratio,
         state=sum(_state(model, flags, s) for s in state),
         state_layers=len({s.layer for s in state}),
         page=page,
@@ -160,6 +165,21 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
         pinned=_pinned(flags, window, page),
         encoder=_encoder_tokens(model),
     )
+
+
+def _twice(full: int, sliding: int, layers: tuple[int, int], ratio: float) -> int:
+    """Bytes that sizing counts beyond a token's own where every layer counts as a full one.
+
+    The tokens found so are then shared out as if all layers were alike.
+    Source: 0.5.8, model_runner_kv_cache_mixin.py (get_cell_size_per_token,
+    set_num_tokens_hybrid_swa).
+    """
+    plain, windowed = layers
+    if not plain or not windowed:
+        return 0
+    every = full // plain * (plain + windowed) + sliding
+    alike = (plain + ratio * windowed) / (plain + windowed)
+    return round(every * alike - (full + ratio * sliding))
 
 
 def _check_cross(model: Model) -> None:

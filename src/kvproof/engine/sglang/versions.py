@@ -53,6 +53,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Models with a second pool for their sliding layers."""
     swa_plain: bool = False
     """gpt-oss has the second pool only without speculative decoding and trtllm_mha."""
+    swa_twice: bool = False
+    """Sizing counts MiMo-V2-Flash's sliding layers among the full ones and once more (PR 18039)."""
     swa_by_requests: bool = False
     """Without prefix caching, the sliding pool follows max_running_requests."""
     state_padding: bool = False
@@ -118,9 +120,10 @@ _CHANGES: tuple[tuple[tuple[int, ...], dict[str, object]], ...] = (
     ((0, 5, 4), {"sparse_share": None, "draft_states": "each", "states_uncached": "mamba2"}),
     ((0, 5, 5), {"small_card": (2048, 24, 80)}),
     ((0, 5, 6), {"sparse_replicas": False, "extra_layers": "last"}),
-    ((0, 5, 7), {"swa_archs": _SWA_057, "states_uncached": "", "draft_states": "before"}),
+    ((0, 5, 7), {"swa_archs": _SWA_057, "states_uncached": "", "draft_states": "before",
+                 "swa_twice": True}),
     ((0, 5, 8), {"swa_archs": _SWA_058, "swa_plain": True}),
-    ((0, 5, 9), {"states_512": False}),
+    ((0, 5, 9), {"states_512": False, "swa_twice": False}),
     ((0, 5, 10), {"prefill_graphs": "piecewise", "graphs_with_draft": False,
                   "draft_reserve_mib": 4096, "raw_fp8_on_rocm": True,
                   "raw_fp8_on_blackwell": True, "trtllm_mha": True}),
