@@ -26,20 +26,26 @@ def _order(name: str) -> int:
     return int(found[1]) if found else 0
 
 
-def named_gpus(log: Log) -> list[str]:
-    """The names of the GPUs that hold buffers, in their order; of all where none holds any yet.
+def named_gpus(log: Log) -> list[tuple[str, str]]:
+    """The GPUs that hold buffers, by device and name in their order; all where none holds any yet.
 
     Nothing where the log names fewer than two, or does not say which of different ones are meant.
     """
-    if len(log.gpus) < 2:
+    named = list(log.gpus)
+    if len(named) < 2:
         return []
-    used, names = gpus_in_use(log), [name for _, name in log.gpus]
-    if not used or len(used) == len(names):
-        return names
-    by_number = {_number(device): name for device, name in log.gpus}
+    used = gpus_in_use(log)
+    if not used or len(used) == len(named):
+        return named
+    by_number = {_number(device): (device, name) for device, name in named}
     if all(_number(device) in by_number for device in used):
         return [by_number[_number(device)] for device in used]
-    return names[: len(used)] if len(set(names)) == 1 else []
+    return named[: len(used)] if len({name for _, name in named}) == 1 else []
+
+
+def same_device(first: str, second: str) -> bool:
+    """Whether two names of devices are one device's: `CUDA1` and `1`."""
+    return _number(first) == _number(second)
 
 
 def _number(device: str) -> str:

@@ -6,6 +6,7 @@ does. In a pattern `{name:kind}` stands for a printed value:
 
     size     a number with its unit (GiB, GB, MiB, ...), all binary as these engines count
     gib mib  a number in that unit whose name is not printed
+    mb       a number of millions of bytes, as Metal counts
     int      a whole number, thousands separated or not
     num      a number
     word     characters up to a space, comma, quote or bracket
@@ -33,6 +34,7 @@ _KINDS = {
     "size": rf"({_NUMBER} ?{_UNIT})\b",
     "gib": rf"({_NUMBER})",
     "mib": rf"({_NUMBER})",
+    "mb": rf"({_NUMBER})",
     "int": rf"{_PLAIN}({_WHOLE})(?!\d)(?!\.\d)",
     "num": rf"({_NUMBER})",
     "word": r"([^\s,'\"()\[\]{}]{1,200})",
@@ -84,7 +86,7 @@ def decimals(text: str) -> int:
 
 def size(text: str, kind: str, digits: int) -> tuple[int, float]:
     """Bytes and step of a printed size; `digits` the decimals that the engine rounds to."""
-    figures, factor = text, {"gib": 2**30, "mib": 2**20}.get(kind, 1)
+    figures, factor = text, {"gib": 2**30, "mib": 2**20, "mb": 10**6}.get(kind, 1)
     if kind == "size":
         match = _SIZE.match(text)
         figures = match[1] if match else "0"

@@ -33,15 +33,25 @@ ROWS = (
         "ollama", _SERVER),
     Row("loaded meta data", r"loaded meta data with .{1,80}? from {model:word}", "2023+",
         "src/llama-model-loader.cpp"),
-    Row("device ", r"\bdevice {device:int}: {gpu:text}, (?:compute capability|gfx\d)", "2023+",
-        "ggml-cuda.cu"),
+    Row("device ", r"\bdevice {device:int}: {gpu:text}, (?:compute capability|gfx\d)"
+        r"(?:.{0,120}?\bVRAM: {total_gpu_memory:size})?", "2023+", "ggml-cuda.cu"),
+    Row("ggml_vulkan: ", r"ggml_vulkan: {device:int} = {gpu:text} \([^()]{1,80}\) \| uma", "2024+",
+        "ggml-vulkan.cpp"),
+    Row("gpu name:", r"GPU name: +(?:MTL{device:int} \()?{gpu:text}\)?$", "2023+",
+        "ggml-metal.m, ggml-metal-device.m"),
+    Row("recommendedmaxworkingsetsize", r"recommendedMaxWorkingSetSize += +{total_gpu_memory:mb}",
+        "2023+", "ggml-metal.m, ggml-metal-device.m"),
+    Row(":gpu:", r"\| *{device:int}\| *\[\w{1,20}:gpu:\d{1,3}\]\| *{gpu:text}\|"
+        r"(?:[^|]{1,20}\|){4} *{total_gpu_memory:size}\|", "2024+", "ggml-sycl.cpp"),
+    Row(" mib free)", r"- (?!CPU|BLAS){device:word} *: {gpu:text} \({total_gpu_memory:size}, "
+        r"{device_free:size} free\)", "2025+", "common/arg.cpp, tools/server"),
     Row("kvsize:", r"\bKvSize:(?!0\b){flag.n_ctx:int}\b", "ollama", _REQUEST),
     Row("kvsize:", r"\bParallel:{flag.parallel:int} BatchSize:{flag.ubatch_size:int} "
         r"FlashAttention:{flag.flash_attn:word} KvSize:(?!0\b)", "ollama", _REQUEST),
     Row("kvcachetype:", r"\bKvCacheType:{flag.cache_type_k:word} ", "ollama", _REQUEST),
     Row("kvcachetype:", r"\bKvCacheType:{flag.cache_type_v:word} ", "ollama", _REQUEST),
-    Row("name=\"", r"(?:\bid=\"?{device:word}\"? .{0,200}?)?\bname=\"?{gpu:text}\"? "
-        r"total=\"?{total_gpu_memory:size}", "ollama",
+    Row(" name=", r"(?:\bid=\"?{device:word}\"? .{0,200}?)?\bname=(?!\w{1,20} description=)\"?"
+        r"{gpu:text}\"? total=\"?{total_gpu_memory:size}", "ollama",
         "ollama: discover/types.go"),
     Row("description=", r"(?:\bid=\"?{device:word}\"? .{0,200}?)?"
         r"\bdescription=\"?{gpu:text}\"? libdirs=.{0,200}? "
