@@ -15,6 +15,7 @@ from kvproof.engine.vllm.rotary import rotary_bytes
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.engine.vllm.torch_blocks import block_bytes
 from kvproof.model.types import Model
+from kvproof.model.weights import stored_bytes
 from kvproof.units import GIB, MIB
 
 TRUTH = json.loads((Path(__file__).parents[1] / "ground_truth/vllm_weights.json").read_text())
@@ -129,3 +130,18 @@ def test_parts_of_a_product_are_one_tensor() -> None:
     pieces = [piece_of(model, group, float(2 * group.elements)) for group in own]
     sizes = tensor_sizes(pieces, range(1))
     assert sizes == [6144 * 4096 * 2, 4096 * 4096 * 2]
+
+
+def test_hyper_connections_are_never_quantized() -> None:
+    """Their linear layers are made without a scheme (qwen4_exp/common/hyperconnection.py)."""
+    names = ("Qwen/Qwen3.8-Flash-Next", "Qwen/Qwen3.8-Flash-Next-FP8")
+    plain, quantized = (
+        {
+            group.name: stored_bytes(model, group)
+            for group in model.tensors
+            if "hyper_connection" in group.name
+        }
+        for model in (kvproof.load_model(name, offline=True) for name in names)
+    )
+    assert plain == quantized
+    assert plain

@@ -408,7 +408,11 @@ def _kv_scheme(scheme: Any) -> str | None:
 
 
 # The output head and routers stay unquantized in every published scheme that does not name them.
-_ALWAYS_KEPT = ("lm_head", "embed_tokens", "mlp.gate", "router")
+_ALWAYS_KEPT = (
+    "lm_head", "embed_tokens", "mlp.gate", "router", "attn_hyper_connection",
+    "mlp_hyper_connection",
+)  # fmt: skip
+"""Hyper connections: vLLM 0.31, models/qwen4_exp/common/hyperconnection.py, has no scheme there."""
 
 _READERS = {
     "fp8": _fp8,
