@@ -410,7 +410,7 @@ def _kv_scheme(scheme: Any) -> str | None:
 # The output head and routers stay unquantized in every published scheme that does not name them.
 _ALWAYS_KEPT = (
     "lm_head", "embed_tokens", "mlp.gate", "router", "attn_hyper_connection",
-    "mlp_hyper_connection",
+    "mlp_hyper_connection", "hyper_connection_mixer",
 )  # fmt: skip
 """Hyper connections: vLLM 0.31, models/qwen4_exp/common/hyperconnection.py, has no scheme there."""
 
