@@ -21,8 +21,9 @@ from kvproof.engine.vllm.groups import (
     on_stage,
     request_blocks,
 )
-from kvproof.engine.vllm.layers import Blocks, make_layers, stage_layers
+from kvproof.engine.vllm.layers import make_layers, stage_layers
 from kvproof.engine.vllm.packed import mixed_width
+from kvproof.engine.vllm.plans import Plan
 from kvproof.engine.vllm.report import NOT_ONE_TYPE, misfit, no_memory, plan_terms
 from kvproof.engine.vllm.rotary import check_axes
 from kvproof.engine.vllm.settings import Settings, settle
@@ -50,23 +51,6 @@ class VllmCapacity(Capacity, frozen=True, kw_only=True):
     state_mode: str
     needed_bytes: int
     """Bytes that a request of max_model_len needs, the null block included where it counts."""
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's groups over all stages, and how requests reserve blocks in them."""
-
-    settings: Settings
-    blocks: Blocks
-    groups: tuple[LayerGroup, ...]
-    stages: tuple[tuple[LayerGroup, ...], ...]
-    reserve: Reserve
-    wide: tuple[int, ...]
-    """Bytes of a block id on a rank of each stage."""
-
-    @property
-    def own(self) -> tuple[LayerGroup, ...]:
-        """The groups that the engine prints: those of the first stage."""
-        return self.stages[0]
 
 
 def make_plan(model: Model, deployment: Deployment) -> Plan:

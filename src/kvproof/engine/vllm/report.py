@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvproof.engine.vllm.groups import group_blocks, request_blocks
+from kvproof.engine.vllm.plans import Plan
 from kvproof.engine.vllm.specs import Reserve
 from kvproof.engine.vllm.versions import Rules
 from kvproof.terms import Term, Unit
 from kvproof.units import GIB
-
-if TYPE_CHECKING:
-    from kvproof.engine.vllm.planner import Plan
 
 _SEE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
 NOT_ONE_TYPE = "Failed to promote local KV cache specs to one unified type."

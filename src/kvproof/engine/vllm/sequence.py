@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kvproof.engine.base import Cache, CacheRequest, Deployment
 from kvproof.engine.vllm.flags import takes_kv_dtype
-from kvproof.engine.vllm.planner import Plan, make_plan
+from kvproof.engine.vllm.planner import make_plan
+from kvproof.engine.vllm.plans import Plan
 from kvproof.engine.vllm.specs import Spec, blocks_held
 from kvproof.model.types import Model
 
