@@ -27,6 +27,7 @@ from typing import Any
 
 import kvproof
 from kvproof.engine import vllm
+from kvproof.engine.vllm.specs import SPEC_CLASSES
 from kvproof.errors import KvproofError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -36,11 +37,6 @@ from vllm_corners import CORNERS, corner_cases
 _SHARED = Path(os.environ.get("KVPROOF_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _FOLDERS = (_SHARED.parent / "tools" / "vllm" / "configs", _SHARED / "configs")
 _WORKER = Path(__file__).parent / "vllm_planner" / "ask.py"
-_KINDS = {
-    "FullAttentionSpec": "full", "MLAAttentionSpec": "latent", "SlidingWindowSpec": "sliding",
-    "SlidingWindowMLASpec": "sliding_latent", "ChunkedLocalAttentionSpec": "chunked",
-    "MambaSpec": "state", "CrossAttentionSpec": "cross", "CircularBufferSpec": "ring",
-}  # fmt: skip
 _FIELDS = (
     "max_model_len", "num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency",
 )  # fmt: skip
@@ -111,7 +107,7 @@ def differences(own: dict[str, Any], real: dict[str, Any]) -> list[str]:
     if "refused" in own:
         return [f"kvproof refuses: {own['refused'][:160]}"]
     if "groups" in real:
-        groups = [[_KINDS.get(kind, kind), *rest] for kind, *rest in real["groups"]]
+        groups = [[SPEC_CLASSES.get(kind, kind), *rest] for kind, *rest in real["groups"]]
         real = real | {"groups": groups}
     keys = [key for key in (*_SETTINGS, *_FIELDS, "error", "groups") if key in real or key in own]
     return [

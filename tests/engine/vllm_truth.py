@@ -10,12 +10,8 @@ from tests.conftest import GROUND_TRUTH
 
 import kvproof
 from kvproof.engine import vllm
+from kvproof.engine.vllm.specs import SPEC_CLASSES
 
-KINDS = {
-    "FullAttentionSpec": "full", "MLAAttentionSpec": "latent", "SlidingWindowSpec": "sliding",
-    "SlidingWindowMLASpec": "sliding_latent", "ChunkedLocalAttentionSpec": "chunked",
-    "MambaSpec": "state", "CrossAttentionSpec": "cross", "CircularBufferSpec": "ring",
-}  # fmt: skip
 SETTINGS = ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "max_in_flight_tokens")
 FIGURES = ("num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency")
 
@@ -70,4 +66,4 @@ def check(own: vllm.VllmCapacity, real: dict[str, Any]) -> None:
         [g.kind, g.layers, g.block_size, g.page_bytes, g.blocks_per_sequence, g.group_page_bytes]
         for g in own.groups
     ]
-    assert groups == [[KINDS[kind], *rest] for kind, *rest in real["groups"]]
+    assert groups == [[SPEC_CLASSES[kind], *rest] for kind, *rest in real["groups"]]

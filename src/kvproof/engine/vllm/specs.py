@@ -14,6 +14,12 @@ import msgspec
 SpecKind = Literal[
     "full", "latent", "sliding", "sliding_latent", "chunked", "state", "ring", "cross"
 ]
+SPEC_CLASSES: dict[str, SpecKind] = {
+    "FullAttentionSpec": "full", "MLAAttentionSpec": "latent", "SlidingWindowSpec": "sliding",
+    "SlidingWindowMLASpec": "sliding_latent", "ChunkedLocalAttentionSpec": "chunked",
+    "MambaSpec": "state", "CrossAttentionSpec": "cross", "CircularBufferSpec": "ring",
+}  # fmt: skip
+"""The kinds by the classes that vLLM has for them, as its planner's answers name them."""
 FULL_KINDS = ("full", "latent")
 SLIDING_KINDS = ("sliding", "sliding_latent")
 
