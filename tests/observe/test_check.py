@@ -378,6 +378,32 @@ def test_the_log_says_whose_kernels_sample(line: str, flag: bool) -> None:
     assert deployment.flags["flashinfer_sampler"] is flag
 
 
+def test_a_gpu_named_by_its_memory_alone_is_no_tpu() -> None:
+    text = (
+        "INFO 04-04 17:58:00 [worker.py:268] the current vLLM instance can use total_gpu_memory "
+        "(16.00GiB) x gpu_memory_utilization (0.90) = 14.40GiB\n"
+        "INFO 04-04 17:58:00 [executor_base.py:111] # cuda blocks: 12200, # CPU blocks: 3640\n"
+    )
+    setup = setup_of(kvproof.read_log(text), release="0.7.3")
+    board = setup.deployment.accelerator
+    assert board is None or board.vendor in ("NVIDIA", "AMD", "Intel")
+
+
+def test_the_first_engine_of_a_later_release_is_dated_by_its_wording() -> None:
+    text = (
+        "INFO 04-04 17:57:59 [model_runner.py:1146] Model loading took 27.52 GB and 9.95 seconds\n"
+        "INFO 04-04 17:58:00 [worker.py:268] the current vLLM instance can use total_gpu_memory "
+        "(79.18GiB) x gpu_memory_utilization (0.90) = 71.26GiB\n"
+        "INFO 04-04 17:58:00 [worker.py:268] model weights take 27.52GiB; non_torch_memory takes "
+        "0.15GiB; PyTorch activation peak memory takes 1.40GiB; the rest of the memory reserved "
+        "for KV Cache is 42.19GiB.\n"
+        "INFO 04-04 17:58:00 [executor_base.py:111] # cuda blocks: 17281, # CPU blocks: 1638\n"
+    )
+    report = kvproof.check(text, model="Qwen/Qwen3-14B", gpu="H100-80GB")
+    assert report.engine == "vllm@0.7.3"
+    assert rows(report)["num_blocks"].ok
+
+
 def test_a_share_that_was_cut_to_two_decimals_is_taken_from_the_memory() -> None:
     text = (
         "INFO 05-22 11:01:13 [llm_engine.py:240] Initializing a V0 LLM engine (v0.8.5.post1) with "

@@ -26,6 +26,8 @@ _SAME_MEMORY = 0.006
 _SETTLED = {"sglang": {"context_length_used": "context_length"}}
 _UNTAGGED = ("0.0.", "0.1.dev")
 """How vLLM's builds call themselves when made from a checkout without tags."""
+_PRINTING = ("NVIDIA", "AMD", "Intel")
+"""Whose boards engines report as GPUs: the workers of TPUs and Neuron cores print no such total."""
 _SHARE = "gpu_memory_utilization"
 _SAMPLER = "top_k_sampler"
 """What vLLM's lines call the kernels that sort for its sampler, as the reader names the flag."""
@@ -154,8 +156,8 @@ def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
         )
         return None
     total = log.value("total_gpu_memory")
-    vendor = "NVIDIA" if log.engine == "tensorrt_llm" else None
-    near = by_memory(total, vendor) if total else []
+    vendors = ("NVIDIA",) if log.engine == "tensorrt_llm" else _PRINTING
+    near = by_memory(total, vendors) if total else []
     if not near:
         assumptions.append("no GPU is named: give --gpu for the memory budget")
         return None
@@ -165,14 +167,14 @@ def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
     return near[0].name
 
 
-def by_memory(total: float, vendor: str | None = None) -> list[Accelerator]:
-    """The GPUs (of `vendor`) whose drivers report about this much memory, the nearest first."""
+def by_memory(total: float, vendors: tuple[str, ...]) -> list[Accelerator]:
+    """The GPUs of `vendors` whose drivers report about this much memory, the nearest first."""
     near = [
         row
         for row in accelerators()
         if abs(row.memory_bytes - total) <= _SAME_MEMORY * total
         and not row.unified_memory
-        and vendor in (None, row.vendor)
+        and row.vendor in vendors
     ]
     return sorted(near, key=lambda row: abs(row.memory_bytes - total))
 

@@ -125,7 +125,17 @@ def _allowed(log: Log, release: str) -> bool:
         return False
     if not _takes(log.engine, release, str(log.flags.get("kv_cache_dtype", "auto"))):
         return False
-    return log.engine == "llamacpp" or log.wording.holds(release)
+    return log.engine == "llamacpp" or any(map(log.wording.holds, _followers(log, release)))
+
+
+def _followers(log: Log, release: str) -> Iterable[str]:
+    """The releases that followed the rules of `release` when they printed the log.
+
+    vLLM's V0 engine is planned by its last rules in later releases, whose wording is their own.
+    """
+    if log.engine != "vllm":
+        return (release,)
+    return (name for name in _dated("vllm").releases() if planned_by(log, name) == release)
 
 
 @cache

@@ -58,9 +58,10 @@ ROWS = (
         r"(?:gpu_memory_utilization )?\(?{flag.gpu_memory_utilization:num}", "0.6.5-0.10.2", _V0),
     Row("gpu_memory_utilization", r"gpu_memory_utilization \(\d\.\d{2}\) = {requested_memory:size}",
         "0.6.5-0.10.2", _V0),
-    Row("model weights take", r"model weights take {weights:size}", "0.6.5-0.10.2", _V0),
-    Row("non_torch_memory", r"non_torch_memory (?:takes )?{non_torch:size}", "0.6.5-0.10.2", _V0),
-    Row("activation peak memory", r"activation peak memory takes {peak_activation:size}",
+    Row("model weights take", r"model weights take {1,8}{weights:size}", "0.6.5-0.10.2", _V0),
+    Row("non_torch_memory", r"non_torch_memory {1,8}(?:takes )?{non_torch:size}",
+        "0.6.5-0.10.2", _V0),
+    Row("activation peak memory", r"activation peak memory(?: takes)? {1,8}{peak_activation:size}",
         "0.6.5-0.10.2", _V0),
     Row("reserved for kv cache", r"the rest (?:of the memory )?reserved for KV Cache is "
         r"{available_kv_memory:size}", "0.6.5-0.10.2", _V0),
