@@ -204,6 +204,25 @@ def test_flags_that_no_page_tells_come_after_the_dashes() -> None:
     assert result["derived"][0]["value"] == 27648 * 16 * 131072 // 4
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tp-size", "4"], None),
+        (["--tensor-parallel-siz", "4", "--nope"], "SGLang flag"),
+        (["vllm", "serve", MODEL], "starts vllm, not sglang"),
+    ],
+)
+def test_flags_are_those_of_the_server_that_is_found(words: list[str], said: str | None) -> None:
+    info = {"model_path": MODEL, "version": "0.5.9", "internal_states": [{}],
+            "max_total_num_tokens": 400_000, "mem_fraction_static": 0.88}  # fmt: skip
+    with serving({"/server_info": json.dumps(info).encode()}) as url:
+        told = CliRunner().invoke(command, [url, "--json", "--", *words], standalone_mode=False)
+    if said is None:
+        assert json.loads(told.stdout)["result"]["flags"]["tp_size"] == 4
+    else:
+        assert said in str(told.exception)
+
+
 def test_memory_that_was_asked_for_gives_the_blocks() -> None:
     model = kvproof.load_model(MODEL)
     deployment = kvproof.Deployment("vllm@0.32", max_model_len=131072)

@@ -52,7 +52,7 @@ def probe(
     model: Model | str | Mapping[str, Any] | None = None,
     gpu: str | None = None,
     *,
-    flags: Mapping[str, Any] | None = None,
+    flags: Mapping[str, Any] | Callable[[str], Mapping[str, Any]] | None = None,
     tolerance: float | None = None,
     timeout: float = 5.0,
     key: str | None = None,
@@ -63,7 +63,8 @@ def probe(
     `model` where its name is not enough; what a server names is looked up in the catalogue, the
     local cache and, for a server on this machine, local paths: the hub is asked only for a
     `model` that the caller names. `flags` are the engine's own that no page tells (the tensor
-    parallel size of an older vLLM); they go before those reported. Raises HubError when nothing
+    parallel size of an older vLLM), or give them for the engine that is found; they go before those
+    reported. Raises HubError when nothing
     answers, InputError for a server of another kind, UsageError for a refused key.
     """
     if not 0 < timeout <= 600:
@@ -71,7 +72,8 @@ def probe(
     server = Server(url, timeout=timeout, key=key)
     pages = _pages(server)
     reading = _read(server, pages)
-    log = msgspec.structs.replace(reading.log, flags={**reading.log.flags, **(flags or {})})
+    own = flags(reading.log.engine) if callable(flags) else flags or {}
+    log = msgspec.structs.replace(reading.log, flags={**reading.log.flags, **own})
     named = model if model is not None else _nameable(server, log)
     report = check(
         msgspec.structs.replace(log, model=named if isinstance(named, str) else log.model),

@@ -51,19 +51,21 @@ def probe(ctx: click.Context, /, url: str, engine_flags: tuple[str, ...], **valu
     return 0 if found.ok else 1
 
 
-def _flags(words: tuple[str, ...]) -> tuple[str | None, dict[str, Any]]:
-    """The model and the flags of what stands after --: a whole command, or flags alone."""
+def _flags(words: tuple[str, ...]) -> tuple[str | None, Any]:
+    """The model and the flags of what stands after --: a whole command, or flags alone.
+
+    Flags are read for the engine that the server turns out to be.
+    """
     if not words:
-        return None, {}
+        return None, None
     import shlex
 
-    from kvproof.engine.command import read_command, read_flags
+    from kvproof.engine.command import in_release, read_command, read_flags
 
     if words[0].startswith("-"):
-        read = read_flags("vllm", words)
-    else:
-        read = read_command(words[0] if len(words) == 1 else shlex.join(words))
-    return read.model, dict(read.deployment.flags)
+        return None, lambda engine: read_flags(engine, words).deployment.flags
+    read = read_command(words[0] if len(words) == 1 else shlex.join(words))
+    return read.model, lambda engine: in_release(read, engine).deployment.flags
 
 
 def _text(found: Any) -> str:
