@@ -38,6 +38,7 @@ from kvproof.engine.vllm.profile import (
     other_ways,
     quantities,
     scan_bytes,
+    workspace_bytes,
 )
 from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.runners import charges_graphs
@@ -64,6 +65,14 @@ COVERED = 0.92
 _UNSCALED: dict[str, Any] = {"scale": 1.0, "unseen_scale": 1.0, "gpus": [], "releases": []}
 _MANY_GRAPHS = 100
 """The constants of graphs are fitted for so many, to be of the others' size."""
+_GRAPHS_WEIGHT = 0.3
+"""What a printed estimate of graphs weighs beside a model's starts."""
+_PUBLIC_GRAPHS = (
+    (86, 1, 0.52, "LMCache issue 3430: Qwen3-8B, 51 and 35 graphs"),
+    (5, 2, 0.09, "club-3090 issue 434: Qwen3.6-27B, 3 and 2 graphs"),
+    (16, 2, 0.36, "gpustack runner pull request 251, 16 graphs"),
+)
+"""Estimates that public threads print: graphs, ranks, GiB, source."""
 _FRAMEWORK = {"cuda": 0, "v0": 2, "cuda since 0.26": 14}
 """Places of the constants that starts on one GPU print."""
 _MANY_RANKS = 8
@@ -105,7 +114,8 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
         share = float(point.flags.get("gpu_memory_utilization", settings.rules.utilization))
         sizes = quantities(model, settings)
         charged = charges_graphs(model, settings)
-        known = sizes.workspace + sizes.experts + charged * scan_bytes(model, settings)
+        captured = scan_bytes(model, settings) + workspace_bytes(model, settings)
+        known = sizes.workspace + sizes.experts + charged * captured
         out.append(
             Row(
                 point=point,
@@ -160,9 +170,17 @@ def fit(rows: list[Row]) -> dict[str, Any]:
     prior = _PRIOR.copy()
     for key, place in _FRAMEWORK.items():
         prior[place] = framework[key]
-    x = np.array([row.features for row in used])
-    y = np.array([row.taken - activation(row, sampler) for row in used])
-    weight = np.array([1 / counts[row.point.name] / kv_of(row) ** 0.5 for row in used])
+    graphs = list(_printed_graphs(used))
+    x = np.array([*(row.features for row in used), *(features for features, _, _ in graphs)])
+    y = np.array(
+        [*(row.taken - activation(row, sampler) for row in used), *(y for _, y, _ in graphs)]
+    )
+    weight = np.array(
+        [
+            *(1 / counts[row.point.name] / kv_of(row) ** 0.5 for row in used),
+            *(weight for _, _, weight in graphs),
+        ]
+    )
     found = _least_absolute(x, y, weight / weight.mean(), prior)
     value = dict(zip(_NAMES, (round(max(0.0, float(v)), 3) for v in found), strict=True))
     for name in ("graphs_each", "graphs_ranks", "graphs_sparse"):
@@ -189,6 +207,32 @@ def fit(rows: list[Row]) -> dict[str, Any]:
         },
         "interval": {"weights_share": 0.006, "floor_gb": 0.25, **_UNSCALED},
     }  # fmt: skip
+
+
+def _printed_graphs(rows: list[Row]) -> Iterator[tuple[np.ndarray[Any, Any], float, float]]:
+    """What starts print as their graphs' estimate: features, GiB, weight of a row of the fit."""
+    for row in rows:
+        printed = row.point.observed.get("cuda_graph_estimated_gib")
+        if printed is None or not row.settings.rules.v1:
+            continue
+        sparse = many_pieces(row.point.model(), row.settings)
+        model, settings = row.point.model(), row.settings
+        scan = (scan_bytes(model, settings) + workspace_bytes(model, settings)) / GIB
+        found = _graph_features(graph_count(row.settings), row.settings.ranks, sparse=sparse)
+        yield found, printed - scan, _GRAPHS_WEIGHT
+    for count, ranks, printed, _ in _PUBLIC_GRAPHS:
+        yield _graph_features(count, ranks, sparse=False), printed, _GRAPHS_WEIGHT
+
+
+def _graph_features(count: int, ranks: int, *, sparse: bool) -> np.ndarray[Any, Any]:
+    out = np.zeros(len(_NAMES))
+    others, steps = (count - 1) / _MANY_GRAPHS, math.log2(ranks)
+    for name, value in (
+        ("graphs", 1.0), ("graphs_each", others), ("graphs_ranks", others * steps),
+        ("graphs_sparse", others * sparse),
+    ):  # fmt: skip
+        out[_NAMES.index(name)] = value
+    return out
 
 
 def counts_for(row: Row) -> bool:

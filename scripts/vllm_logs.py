@@ -178,8 +178,8 @@ def _by_memory(name: str | None, observed: dict[str, Any]) -> str | None:
     seen = observed.get("total_gpu_memory_gib")
     if name is None or not seen:
         return name
-    near = [row.name for row in by_memory(seen * GIB)]
-    own = accelerator(name).name
+    card = accelerator(name)
+    near, own = [row.name for row in by_memory(seen * GIB, (card.vendor,))], card.name
     chip = own.split("-")[0]
     return own if own in near else next((other for other in near if chip in other), name)
 

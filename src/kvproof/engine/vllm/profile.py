@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.vllm.blocks import settle_blocks
+from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.expert_kernels import expert_workspace, kernel_of
 from kvproof.engine.vllm.images import held_bytes, image_bytes
 from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
@@ -23,9 +25,10 @@ from kvproof.engine.vllm.runners import on_second_runner
 from kvproof.engine.vllm.settings import Settings
 from kvproof.engine.vllm.towers import profiles_towers
 from kvproof.engine.vllm.versions import era_at
-from kvproof.kinds import CompressedSlot, IndexerSlot, RecurrentSlot
+from kvproof.errors import UsageError
+from kvproof.kinds import IndexerSlot, RecurrentSlot
 from kvproof.model.types import Model
-from kvproof.units import GIB
+from kvproof.units import GIB, MIB
 
 _LARGE_GPU = 40 * GIB
 _MOST_GRAPHS = 512
@@ -39,6 +42,9 @@ starts of 0.11.0 on H200 leave (srv-900da89b, srv-6ed5bda5, srv-b5b1da6d)."""
 
 _FLASHINFER_SINCE, _FLASHINFER_PAST = (0, 8, 0), (0, 11, 1)
 """Releases whose V1 samples with FlashInfer's kernels where they are installed."""
+_FLASHINFER_WORKSPACE = 394 * MIB
+"""VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE."""
+_DATA_CENTER = 10
 _AITER_SINCE, _AITER_PAST = (0, 12, 0), (0, 14, 0)
 """Releases that sample with AITER's kernels where those are asked for."""
 
@@ -307,14 +313,32 @@ def scan_bytes(model: Model, settings: Settings) -> int:
     return settings.max_num_batched_tokens * heads // settings.ranks * each
 
 
+def workspace_bytes(model: Model, settings: Settings) -> int:
+    """FlashInfer's workspace, made when the first whole decode step is captured.
+
+    So it lies within what that graph is found to take (v1/attention/backends/flashinfer.py;
+    log296 prints 0.47 GiB for three graphs). With drafts no whole step is captured, but on
+    Blackwell's data-center chips.
+    """
+    if not settings.rules.v1 or (settings.draft.tokens and settings.capability[0] != _DATA_CENTER):
+        return 0
+    try:
+        backend = settle_blocks(model, settings).backend
+    except UsageError:  # the planner says why; nothing is captured then
+        return 0
+    return _FLASHINFER_WORKSPACE if backend.name == "FLASHINFER" else 0
+
+
 def many_pieces(model: Model, settings: Settings) -> bool:
     """Whether indexers split a layer into more pieces, each a graph of its own.
 
-    So with the first model runner (log225, log240); the second, default since 0.29, breaks none.
+    So with the first model runner (log225, log240: 4.13 GiB captured for 102 graphs); the second,
+    default since 0.29, breaks none, and DeepSeek-V4's layers stay whole (1.57 and 1.94 GiB for as
+    many: srv-3a25a248, srv-f645b14b).
     """
-    kinds = (IndexerSlot, CompressedSlot)
     first = settings.rules.version < (0, 29, 0)
-    return first and any(isinstance(slot, kinds) for slot in model.slots)
+    indexed = any(isinstance(slot, IndexerSlot) for slot in model.slots)
+    return first and indexed and not is_v4(model)
 
 
 def graph_part(model: Model, settings: Settings) -> Part | None:
@@ -330,9 +354,10 @@ def graph_part(model: Model, settings: Settings) -> Part | None:
     each = float(table["each"]) + float(table["each_log2_ranks"]) * math.log2(settings.ranks)
     each += float(table["each_sparse"]) if many_pieces(model, settings) else 0.0
     value = float(table["first"]) + each / 1024 * (count - 1)
-    scan = scan_bytes(model, settings)
+    scan, held = scan_bytes(model, settings), workspace_bytes(model, settings)
     more = f" + {scan:,} B of a scan" if scan else ""
-    value += scan / GIB
+    more += f" + {held:,} B of FlashInfer's workspace" if held else ""
+    value += (scan + held) / GIB
     formula = (
         f"first {float(table['first']):g} GiB + {each:.2f} MiB x {count - 1} others on "
         f"{settings.ranks} ranks{more} = {value:.2f} GiB (fitted)"
