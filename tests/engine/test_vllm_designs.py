@@ -275,3 +275,13 @@ def test_a_modelopt_section_that_names_no_method_asks_for_no_cache_type() -> Non
 def test_nvfp4_latents_are_blackwells() -> None:
     with pytest.raises(kvproof.KvproofError, match="nvfp4_ds_mla"):
         capacity_of(FLASH, "0.32", "H100-80GB", 20 * GIB, kv_cache_dtype="nvfp4_ds_mla")
+
+
+def test_v0_gives_cross_attention_layers_blocks_like_others() -> None:
+    """vllm#12126 prints 6,001 blocks for 14.65 GiB: a token of 40 layers, 8 of them cross."""
+    found = capacity_of(
+        "meta-llama/Llama-3.2-11B-Vision", "0.6.6", "H100-80GB", round(14.65 * GIB),
+        max_model_len=65_536,
+    )  # fmt: skip
+    assert found.num_blocks == pytest.approx(6001, abs=3)
+    assert len(found.groups) == 1

@@ -34,6 +34,9 @@ from kvproof.errors import UsageError
 from kvproof.kinds import CrossSlot
 from kvproof.model.types import Model
 
+_APART = ("state", "cross")
+"""Kinds that V0's blocks knew nothing of."""
+
 
 class VllmGroup(Group, frozen=True, kw_only=True):
     """A group with the bytes of one of its blocks over all its layers on the rank."""
@@ -78,10 +81,23 @@ def make_plan(model: Model, deployment: Deployment) -> Plan:
 
 
 def _kept(layers: tuple[Layer, ...], settings: Settings) -> tuple[Layer, ...]:
-    """V0 kept states beside the blocks, not in them."""
+    """V0 kept states beside the blocks, not in them; a block held a token of every layer.
+
+    Cross-attention layers were layers like others, and shared the cache of a self-attention of
+    their own index (worker/cache_engine.py, utils.bind_kv_cache, 0.6.6).
+    """
     if settings.rules.v1:
         return layers
-    return tuple(layer for layer in layers if layer.spec.kind != "state")
+    own = {layer.index: layer.spec for layer in layers if layer.spec.kind not in _APART}
+    kept = []
+    for layer in layers:
+        if layer.spec.kind == "cross" and layer.index not in own:
+            alike = (spec for spec in own.values() if spec.row_bytes == layer.spec.row_bytes)
+            spec = next(alike, msgspec.structs.replace(layer.spec, kind="full"))
+            kept.append(msgspec.structs.replace(layer, spec=spec))
+        elif layer.spec.kind not in _APART:
+            kept.append(layer)
+    return tuple(kept)
 
 
 def _block_outermost(layers: tuple[Layer, ...]) -> bool:
