@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kvproof
 from kvproof.engine import vllm
-from kvproof.engine.vllm.profile import graph_count, scan_bytes
+from kvproof.engine.vllm.profile import constants, graph_count, scan_bytes, workspace_bytes
 from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.settings import settle
 from kvproof.errors import UsageError
@@ -523,3 +523,56 @@ def test_blocks_asked_for_are_the_cache_that_is_allocated(blocks: int) -> None:
     assert lacks == any("num_gpu_blocks_override" in said for said in found.warnings)
     # What profiling leaves, which logs print, is the same with it.
     assert kvproof.budget(model, asked).kv_bytes == free.budget.kv_bytes
+
+
+def _half(gpu: str, release: str = "0.18.0") -> float:
+    model = kvproof.load_model("Qwen/Qwen3-8B", offline=True)
+    found = kvproof.budget(model, kvproof.Deployment(f"vllm@{release}", gpu, max_num_seqs=256))
+    return (found.interval[1] - found.interval[0]) / 2 / GIB
+
+
+def test_what_no_log_was_seen_of_is_in_more_doubt() -> None:
+    """A GPU, or a minor release, that took no part in the fit: doubts times the larger factor."""
+    table = constants()["interval"]
+    wider = table["unseen_scale"] / table["scale"]
+    assert wider > 1
+    seen, unseen = "A100-80GB", "L40S"
+    assert seen in table["gpus"]
+    assert not any(name.startswith(unseen) for name in table["gpus"])
+    assert "0.18" in table["releases"]
+    assert "0.17" not in table["releases"]
+    assert _half(unseen) == pytest.approx(wider * _half(seen), rel=0.001)
+    assert _half(seen, "0.17.0") == pytest.approx(wider * _half(seen, "0.16.0"), rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "flags", "held"),
+    [
+        ("RTX-5090", {"kv_cache_dtype": "fp8"}, True),
+        ("RTX-5090", {}, False),
+        ("RTX-5090", {"kv_cache_dtype": "fp8", "speculative_config": {"method": "ngram",
+         "num_speculative_tokens": 3}}, False),
+        ("B200", {}, True),
+        ("H100-80GB", {}, False),
+    ],
+)  # fmt: skip
+def test_flashinfers_workspace_lies_in_the_estimate_of_graphs(
+    gpu: str, flags: dict[str, Any], held: bool
+) -> None:
+    """log296 prints 0.47 GiB for three graphs: 0.385 of them are the workspace."""
+    model = kvproof.load_model("Qwen/Qwen3-30B-A3B", offline=True)
+    given = {"max_model_len": 8192, "max_num_seqs": 1, **flags}
+    deployment = kvproof.Deployment("vllm@0.24.0", gpu, **given)
+    assert (workspace_bytes(model, settle(model, deployment)) == 394 * 2**20) == held
+    graphs = [t for t in kvproof.budget(model, deployment).terms if t.name == "CUDA graphs"]
+    assert (graphs[0].value / GIB > 0.38) == held
+
+
+def test_another_runner_lies_in_the_interval() -> None:
+    """log227: a dense model of 0.26, of the second runner's, with its graphs charged."""
+    model = kvproof.load_model("google/gemma-4-31B", offline=True)
+    given = {"gpu_memory_utilization": 0.92, "max_model_len": 16384,
+             "limit_mm_per_prompt": {"image": 0, "audio": 0}}  # fmt: skip
+    found = kvproof.budget(model, kvproof.Deployment("vllm@0.26.0", "B300", **given))
+    assert found.interval[0] < 182.37 * GIB < found.interval[1]
+    assert found.kv_bytes - found.interval[0] > found.interval[1] - found.kv_bytes
