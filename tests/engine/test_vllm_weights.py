@@ -145,3 +145,12 @@ def test_hyper_connections_are_never_quantized() -> None:
     )
     assert plain == quantized
     assert plain
+
+
+@pytest.mark.parametrize(("release", "gib"), [("0.7.1", 8.49), ("0.9.1", 8.49), ("0.10.2", 9.06)])
+def test_scales_of_two_levels_are_unpacked_since_0_9_2(release: str, gib: float) -> None:
+    """Unsloth's notebook prints 8.49 GiB for Phi-4 under 0.7.1 (with a LoRA's buffers)."""
+    model = kvproof.load_model("unsloth/phi-4-bnb-4bit", offline=True)
+    found = kvproof.budget(model, kvproof.Deployment(f"vllm@{release}", "A100-40GB"))
+    weights = sum(term.value for term in found.terms if term.name == "weights")
+    assert weights / GIB == pytest.approx(gib, rel=0.01)

@@ -39,6 +39,7 @@ def test_every_entry_is_read(name: str) -> None:
         ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-30B-A3B", None),
         ("deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-R1", None),
         ("unsloth/gemma-3-27b-it-bnb-4bit", "google/gemma-3-27b-it", "bitsandbytes"),
+        ("unsloth/phi-4-unsloth-bnb-4bit", "microsoft/phi-4", "bitsandbytes"),
         ("gpt-3", "openai/gpt-3-175b", None),
     ],
 )

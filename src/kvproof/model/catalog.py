@@ -107,6 +107,12 @@ _W4A16 = {
     },
     "ignore": _KEPT,
 }
+_NF4 = {
+    "quant_method": "bitsandbytes",
+    "load_in_4bit": True,
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_use_double_quant": True,
+}
 _NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": _KEPT}
 
 # What publishers append to a base model's name, and the scheme that it stands for (None: a
@@ -121,7 +127,7 @@ _SUFFIXES: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
     (r"-gptq-int8", {"quant_method": "gptq", "bits": 8, "group_size": 128}),
     (r"-gptq-int4|-int4-gptq|-gptq-4bit|-gptq", {"quant_method": "gptq", **_INT4}),
     (r"-nvfp4|-fp4", _NVFP4),
-    (r"-bnb-4bit|-4bit", {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    (r"-unsloth-bnb-4bit|-bnb-4bit|-4bit", _NF4),
     (r"-bnb-8bit", {"quant_method": "bitsandbytes", "load_in_8bit": True}),
     (r"-bf16|-fp16|-f16|-hf|-gguf", None),
     (r"-instruct|-chat|-it|-base|-thinking|-reasoning|-sft|-dpo|-pt", None),

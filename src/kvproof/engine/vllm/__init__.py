@@ -13,6 +13,7 @@ from kvproof.engine.drafts import DraftCache
 from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.stored_types import types_of
 from kvproof.engine.vllm.budget import budget, memory_refusals
+from kvproof.engine.vllm.double_quant import with_unpacked_scales
 from kvproof.engine.vllm.draft import unread_draft
 from kvproof.engine.vllm.dtypes import refused_type, run_in
 from kvproof.engine.vllm.engines import engine_notes
@@ -25,6 +26,7 @@ from kvproof.engine.vllm.rank_weights import kept_bytes
 from kvproof.engine.vllm.sequence import sequence_cache
 from kvproof.engine.vllm.settings import settle
 from kvproof.engine.vllm.states import kept_in_types
+from kvproof.engine.vllm.versions import rules_for
 from kvproof.model.overrides import overridden
 from kvproof.model.tensors import TensorGroup
 from kvproof.model.types import Model
@@ -64,10 +66,12 @@ def check_flags(deployment: Deployment) -> None:
 def served_model(model: Model, deployment: Deployment) -> Model:
     """The model as the flags change its config and the types of its states.
 
-    hf_overrides, and rope_scaling before 0.11.1; the type of weights and cache that the GPU has.
+    hf_overrides, and rope_scaling before 0.11.1; the type of weights and cache that the GPU has;
+    scales as they are unpacked at load.
     """
     flags = read_flags(deployment)
     served = overridden(model, overrides_of(flags))
+    served = with_unpacked_scales(served, rules_for(deployment.engine.version).version)
     return kept_in_types(run_in(served, deployment, flags), flags)
 
 
