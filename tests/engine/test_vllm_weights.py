@@ -53,6 +53,12 @@ def test_printed_weights(name: str, release: str, gpu: str, ranks: int, printed:
     assert own.total / GIB == pytest.approx(printed, rel=5e-4)
 
 
+def test_a_ranks_own_part_of_gpt_oss_is_padded() -> None:
+    """Four A100 of a published start (0.10.1.1) hold 17.2217 GiB each: 720 wide, padded to 768."""
+    own = weights("openai/gpt-oss-120b", "0.10.1", "A100-80GB", tensor_parallel_size=4)
+    assert own.total / GIB == pytest.approx(17.2217, rel=2e-3)
+
+
 @pytest.mark.parametrize("row", TRUTH, ids=lambda row: f"{row['model']}-{row['ranks']}")
 def test_the_classes_own_tensors(row: dict[str, Any]) -> None:
     """scripts/oracle_vllm_weights.py: bytes of parameters, buffers and tables, as built."""

@@ -52,7 +52,7 @@ _SPLIT_LIMIT = (0, 21, 0)
 """From this release on blocks are not cut while loading (vLLM pull request 41268)."""
 _HALVES_SINCE = (0, 8, 0)
 _F32_ROUTERS, _F32_ROUTERS_PAST = (0, 11, 1), (0, 32, 0)
-_MXFP4_HIDDEN, _MXFP4_WIDTH = 256, 128
+_MXFP4_HIDDEN, _MXFP4_WIDTH, _MXFP4_BLOCK = 256, 128, 32
 _PLAIN_WIDTH = 128
 
 
@@ -231,7 +231,9 @@ def _copies_base(model: Model) -> int:
 def _expert_padding(model: Model, settings: Settings) -> float:
     """What kernels pad experts to: MXFP4 gpt-oss's widths of 2,880, FlashInfer's FP8 plain ones.
 
-    Source: vLLM 0.20.2, quantization/utils/flashinfer_utils.py (align_fp8_moe_weights_for_fi).
+    gpt-oss deals whole blocks of a width out over the ranks; each rank pads its own part. Source:
+    vLLM 0.20.2, quantization/utils/flashinfer_utils.py (align_fp8_moe_weights_for_fi), and 0.10.1,
+    models/gpt_oss.py (per_rank_intermediate_size) and quantization/mxfp4.py (create_weights).
     """
     if model.model_type.startswith("nemotron_h"):
         return _plain_padding(model, settings)
@@ -239,8 +241,12 @@ def _expert_padding(model: Model, settings: Settings) -> float:
         return 1.0
     hidden = model.hidden_size
     width = model.number("intermediate_size") or hidden
-    padded = -(-hidden // _MXFP4_HIDDEN) * _MXFP4_HIDDEN * -(-width // _MXFP4_WIDTH) * _MXFP4_WIDTH
-    return padded / (hidden * width) if hidden and width else 1.0
+    if not hidden or not width:
+        return 1.0
+    split = 1 if deals_experts(settings) else settings.ranks
+    own = -(-(width // _MXFP4_BLOCK) // split) * _MXFP4_BLOCK
+    padded = -(-hidden // _MXFP4_HIDDEN) * _MXFP4_HIDDEN * -(-own // _MXFP4_WIDTH) * _MXFP4_WIDTH
+    return padded * split / (hidden * width)
 
 
 def _plain_padding(model: Model, settings: Settings) -> float:
