@@ -576,3 +576,11 @@ def test_another_runner_lies_in_the_interval() -> None:
     found = kvproof.budget(model, kvproof.Deployment("vllm@0.26.0", "B300", **given))
     assert found.interval[0] < 182.37 * GIB < found.interval[1]
     assert found.kv_bytes - found.interval[0] > found.interval[1] - found.kv_bytes
+
+
+def test_memory_shared_with_the_cpu_may_leave_less() -> None:
+    """What the host takes between two looks counts as the GPU's; it takes, and gives nothing."""
+    model = kvproof.load_model("Qwen/Qwen3-8B", offline=True)
+    found = kvproof.budget(model, kvproof.Deployment("vllm@0.28", "GB10", max_num_seqs=16))
+    low, high = found.kv_bytes - found.interval[0], found.interval[1] - found.kv_bytes
+    assert low - high > 5 * GIB

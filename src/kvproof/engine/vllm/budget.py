@@ -62,7 +62,10 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     terms += [_term(part) for part in parts]
     left = memory - sum(int(term.value) for term in terms)
     scale = _scale(deployment, settings)
-    doubt, (less, more) = _doubt(parts, weights, scale), other_ways(model, settings)
+    gpu = deployment.accelerator
+    unified = memory if gpu is not None and gpu.unified_memory else 0
+    less, more = other_ways(model, settings, unified=unified)
+    doubt = _doubt(parts, weights, scale)
     return _answer(terms, memory, left, (doubt + more, doubt + less))
 
 
