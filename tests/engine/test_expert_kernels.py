@@ -89,6 +89,14 @@ def test_kernels_by_storage_and_gpu(name: str, release: str, gpu: str, expected:
     assert kernel(name, release, gpu, max_model_len=4096, tensor_parallel_size=4) == expected
 
 
+def test_experts_quantized_while_loading_scale_their_inputs_by_batch() -> None:
+    """Scales of inputs that are found at run time are none of FlashInfer's kernel."""
+    asked = {"quantization": "fp8", "max_model_len": 4096}
+    assert kernel(VL, "0.18.0", **asked) == "triton"
+    assert kernel(VL, "0.13.0", **asked) == ""
+    assert kernel(NEMOTRON, "0.18.0", max_model_len=4096) == FLASHINFER
+
+
 def test_chunks_bound_a_workspace_until_018() -> None:
     wide = {"max_num_batched_tokens": 32768, "max_model_len": 8192}
     half, whole = workspace(VL, "0.14.1", **wide), workspace(VL, "0.18.0", **wide)

@@ -72,6 +72,8 @@ _RULES = (
     Rule("fp8 tensor", (0, 16), _ALWAYS, _ADA, _HOPPER, "triton"),
     Rule("fp8 tensor", (0, 16), _ALWAYS, _HOPPER, _BLACKWELL, FLASHINFER),
     Rule("fp8 tensor", (0, 14), _ALWAYS, _ANY, _ADA, "marlin"),
+    Rule("asked fp8", (0, 14), _ALWAYS, _ADA, _END, "triton"),
+    Rule("asked fp8", (0, 14), _ALWAYS, _ANY, _ADA, "marlin"),
     Rule("fp8 channel", (0, 11), _ALWAYS, _HOPPER, _NEWER, "cutlass"),
     Rule("fp8 channel", (0, 14), _ALWAYS, _ADA, _END, "triton"),
     Rule("fp8 channel", (0, 14), _ALWAYS, _ANY, _ADA, "marlin"),
@@ -128,7 +130,7 @@ def kernel_of(model: Model, settings: Settings) -> str:
     stored = _stored(model, settings)
     if settings.platform != "cuda":
         on_rocm = settings.platform == "rocm" and not uses_aiter(settings)
-        known = on_rocm and stored.startswith(("plain", "fp8"))
+        known = on_rocm and (stored == "plain" or "fp8" in stored)
         return "triton" if known and settings.rules.version >= _ON_ROCM else ""
     dealt, version = deals_experts(settings), settings.rules.version
     for rule in _RULES:
@@ -177,4 +179,4 @@ def _asked(quantization: str) -> str:
     """Weights that are quantized while loading."""
     if "mxfp4" in quantization:
         return "asked mxfp4"
-    return "fp8 tensor" if quantization == "fp8" else "plain" if not quantization else "other"
+    return "asked fp8" if quantization == "fp8" else "plain" if not quantization else "other"
