@@ -55,6 +55,16 @@ def test_names_of_fine_tunes_and_quantizations(asked: str, found: str, method: s
         assert model.quantization.method == method
 
 
+def test_one_publishers_recipe_is_not_taken_for_anothers_checkpoint() -> None:
+    """RedHatAI's NVFP4 leaves linear attention in 16 bits (21.86 GiB printed), NVIDIA's in 8."""
+    hit = catalog.find("RedHatAI/Qwen3.6-35B-A3B-NVFP4")
+    assert hit is not None
+    assert hit.name == "Qwen/Qwen3.6-35B-A3B"
+    other = catalog.find("nvidia/Qwen3.6-35B-A3B-NVFP4")
+    assert other is not None
+    assert other.name == "nvidia/Qwen3.6-35B-A3B-NVFP4"
+
+
 def test_unknown_weights_are_refused_not_taken_for_none() -> None:
     unknown = [n for n in catalog.entries() if not kvproof.load_model(n).tensors]
     assert len(unknown) < 8

@@ -134,6 +134,8 @@ _SUFFIXES: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
     (r"-\d{4}|-v\d+(\.\d+)?", None),
 )
 
+_RECIPES = frozenset({"redhatai", "neuralmagic", "nm-testing"})
+"""Publishers whose quantized checkpoints follow the recipes that these schemes stand for."""
 
 _SCHEME_KEYS = frozenset({"quantization_config", "compression_config", "text_config"})
 """Where a config may hold its scheme."""
@@ -146,7 +148,11 @@ def find(name: str) -> Found | None:
     if target in catalog.models:
         return _exact(name, target)
     short = _short_names()
-    wanted, scheme = name.rpartition("/")[2].lower(), None
+    publisher, _, own = name.lower().rpartition("/")
+    wanted, scheme = own, None
+    if publisher in _RECIPES:  # not for another publisher's checkpoint of that short name
+        stripped, scheme = _strip(own)
+        wanted = own if scheme is None else stripped
     while True:
         if wanted in short:
             return _found(name, short[wanted], scheme)
