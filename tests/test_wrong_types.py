@@ -34,6 +34,7 @@ CAPACITY = kvproof.capacity(MODEL, VLLM, kv_bytes=40_000_000_000)
         lambda: kvproof.capacity(MODEL, VLLM, kv_bytes="40GB"),
         lambda: kvproof.capacity(MODEL, VLLM, kv_bytes=float("nan")),
         lambda: kvproof.capacity(MODEL, VLLM, kv_bytes=True),
+        lambda: kvproof.cache(MODEL, tokens=1, engine="vllm", static_length=64),
         lambda: kvproof.budget(MODEL, None),
         lambda: kvproof.budget(None, VLLM),
         lambda: kvproof.plan(MODEL, VLLM, contexts=4096),

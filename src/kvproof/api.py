@@ -69,8 +69,20 @@ def cache(  # noqa: PLR0913 - the contract's own signature
         encoder_tokens=encoder_tokens,
         decode_steps=decode_steps,
     )
+    if static_length is not None:
+        _check_static(ref.name)
     answer: Cache = engine_module(ref.name).cache(model, request, ref.version)
     return answer
+
+
+def _check_static(engine: str) -> None:
+    from kvproof.engine.hooks import traits
+
+    if not traits(engine).static_caches:
+        raise UsageError(
+            f"{engine} hands blocks out as tokens come: it reserves no static length",
+            hint="leave static_length out, or ask engine transformers",
+        )
 
 
 def budget(model: Model, deployment: Deployment) -> Budget:

@@ -104,6 +104,9 @@ def test_explain_prints_formulas() -> None:
 def test_transformers_own_variants() -> None:
     short = json.loads(kvproof("cache", "openai-community/gpt2", "--json").stdout)
     assert [row["lengths"] for row in short["result"]["rows"]] == [[1024]]
+    paged = kvproof("cache", LLAMA, "--engine", "vllm", "--contexts", "100", "--json")
+    held = json.loads(paged.stdout)["result"]["rows"][0]["cache"]
+    assert held["allocated_bytes"] == 112 * 131072  # seven blocks of 16
     done = kvproof("cache", LLAMA, "--quantized", "hqq:4", "--contexts", "64", "--json")
     row = json.loads(done.stdout)["result"]["rows"][0]["cache"]
     assert row["quantized_bytes"] == 32 * 2 * (64 * 1024 // 2 + 64 * 1024 // 64 * 4)

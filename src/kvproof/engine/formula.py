@@ -29,7 +29,7 @@ from kvproof.model.weights import weight_bytes
 from kvproof.terms import Term
 from kvproof.units import parse_bytes, parse_rate, parse_tokens
 
-TRAITS = Traits(refuses_lengths=False, ideal=True)
+TRAITS = Traits(refuses_lengths=False, ideal=True, static_caches=True)
 _SMALLEST = 2**20
 _SOURCE = "plain formula of the literature"
 

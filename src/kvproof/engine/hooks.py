@@ -23,6 +23,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """A request longer than max_model_len is refused."""
     ideal: bool = False
     """Steps go by the plain roofline, not by what kernels were measured to reach."""
+    static_caches: bool = False
+    """A cache can be reserved at a length that is given, whatever is in it."""
     says_types: bool = False
     """Its notes say in which type a checkpoint of 32 bits runs."""
     unlike_ranks: Literal["memory", "tokens", "devices"] = "memory"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment
+from kvproof.engine.hooks import Traits
 from kvproof.engine.release import padded, release_number
 from kvproof.errors import ModelError, UsageError
 from kvproof.kinds import (
@@ -48,6 +49,7 @@ from kvproof.terms import Term
 if TYPE_CHECKING:
     from kvproof.model.types import Model
 
+TRAITS = Traits(static_caches=True)
 NEWEST = (5, 24)
 _WINDOWS_SINCE = (4, 56)
 _LATENT_SINCE = (5, 15)

@@ -24,7 +24,7 @@ from kvproof.surfaces.cli.options import (
 @click.option("--lengths", type=TOKEN_LIST, help="One batch of sequences of these lengths.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences of each length.")
 @click.option("--engine", default="formula", show_default=True,
-              help="formula or transformers[@version].")  # fmt: skip
+              help="Engine[@version] whose rules hold: its blocks, pages or cells.")  # fmt: skip
 @click.option("--dtype", help="Element type of keys and values [the model's own].")
 @click.option("--k-dtype", help="Element type of keys.")
 @click.option("--v-dtype", help="Element type of values.")
@@ -59,14 +59,8 @@ def cache(ctx: click.Context, /, source: str, **values: Any) -> int:
     With --without-cache: operations of a generation with the cache and without it.
     """
     from kvproof.api import load_model
-    from kvproof.errors import UsageError
     from kvproof.surfaces.cli.chosen import refuse_command
 
-    if not str(values["engine"]).startswith(("formula", "transformers", "hf")):
-        raise UsageError(
-            f"kvproof cache answers by the formula or transformers, not by {values['engine']!r}",
-            hint="kvproof capacity and plan know the engines' blocks",
-        )
     refuse_command(source)
     model = load_model(source, offline=values["offline"])
     if values["without_cache"]:
