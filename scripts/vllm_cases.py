@@ -118,6 +118,8 @@ def random_case(rng: random.Random, name: str, config: dict[str, Any], gpu: str)
             flags[key] = rng.choice(values)
     if gpu == "B200" and rng.random() < 0.1:
         flags["kv_cache_dtype"] = rng.choice(["nvfp4", "nvfp4", "nvfp4_4over6"])
+    if rng.random() < (0.15 if "kv_cache_dtype" in flags else 0.01):
+        flags["kv_cache_dtype_skip_layers"] = skipped(rng, text)
     if ranks > 1 and rng.random() < 0.06:
         flags["decode_context_parallel_size"] = rng.choice([ranks, 2])
     case = {
@@ -133,6 +135,14 @@ def random_case(rng: random.Random, name: str, config: dict[str, Any], gpu: str)
     if rng.random() < 0.12:
         case["config"] = varied(rng, case["config"])
     return case
+
+
+def skipped(rng: random.Random, text: dict[str, Any]) -> list[str]:
+    """Layers whose cache is not quantized: a few by number, those that slide, or none that is."""
+    layers = text.get("num_hidden_layers") or 8
+    few = sorted(rng.sample(range(layers), min(layers, rng.choice([1, 2, 5]))))
+    numbers = [str(layer) for layer in few]
+    return rng.choice([numbers, numbers, ["sliding_window"], [*numbers, "sliding_window"], ["999"]])
 
 
 def varied(rng: random.Random, config: dict[str, Any]) -> dict[str, Any]:

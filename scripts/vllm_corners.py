@@ -1,7 +1,7 @@
 """Chosen corners for the vLLM oracle, which random deployments reach too seldom.
 
 Heads of 256 with FlashAttention, windows of 0, MTP on models with and without modules, backends of
-latents by name, and drafts of other families beside every architecture.
+latents by name, drafts of other families beside every architecture, and caches of two types.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vllm_cases import unquantized
-from vllm_drafts import MTP_KEYS, draft_for
+from vllm_cases import skipped, unquantized
+from vllm_drafts import MTP_KEYS, draft_for, own_settings
 
 Config = dict[str, Any]
 _LATENT_BACKENDS = ("TRITON_MLA", "FLASHMLA", "FLASH_ATTN_MLA", "CUTLASS_MLA", "FLASHINFER_MLA",
@@ -88,9 +88,41 @@ def _drafts(rng: random.Random, known: dict[str, Config]) -> Cases:
         yield name, _case(known[name], flags) | {"draft": draft_for(rng, "draft", text)}
 
 
+def _types(rng: random.Random, known: dict[str, Config]) -> Cases:
+    """Layers of two types in one model, and drafts of another type than their target."""
+    for name in _pick(rng, known, lambda text: True)[:30]:
+        text = known[name].get("text_config") or known[name]
+        kept = rng.choice(["fp8", "fp8", "fp8_e4m3", "int8_per_token_head", "int4_per_token_head",
+                           "nvfp4"])  # fmt: skip
+        flags = {
+            "tensor_parallel_size": rng.choice([1, 2]),
+            "max_model_len": 4096,
+            "kv_cache_dtype": kept,
+            "kv_cache_dtype_skip_layers": skipped(rng, text),
+            "block_size": rng.choice([None, None, None, 32, 64, 128]),
+            "enable_prefix_caching": rng.choice([None, None, False]),
+        }
+        yield name, _case(known[name], flags)
+    for name in _pick(rng, known, lambda text: True)[:20]:
+        text = known[name].get("text_config") or known[name]
+        own = any(text.get(key) for key in MTP_KEYS)
+        method = rng.choice(["mtp"] if own else ["draft", "eagle", "eagle3"])
+        asked: Config = {"method": {"draft": "draft_model"}.get(method, method),
+                         "num_speculative_tokens": 1}  # fmt: skip
+        while len(asked) < 3:
+            own_settings(rng, asked)
+        flags = {
+            "max_model_len": 2048,
+            "kv_cache_dtype": rng.choice([None, "fp8", "bfloat16"]),
+            "speculative_config": asked,
+        }
+        drafted = {} if own else {"draft": draft_for(rng, method, text)}
+        yield name, _case(known[name], flags) | drafted
+
+
 CORNERS: dict[str, Callable[[random.Random, dict[str, Config]], Cases]] = {
     "wide": _wide, "windowless": _windowless, "modules": _modules, "latents": _latents,
-    "drafts": _drafts,
+    "drafts": _drafts, "types": _types,
 }  # fmt: skip
 
 

@@ -20,6 +20,8 @@ def speculate(rng: random.Random, case: dict[str, Any], text: dict[str, Any]) ->
     asked: dict[str, Any] = {"num_speculative_tokens": rng.choice([1, 2, 3, 5])}
     case["flags"]["speculative_config"] = asked
     asked["method"] = "draft_model" if method == "draft" else method
+    if method not in ("ngram", "ngram_gpu"):
+        own_settings(rng, asked)
     if method == "mtp" and rng.random() < 0.3:
         del asked["num_speculative_tokens"]  # then as many as the checkpoint has modules
     if method in ("mtp", "ngram", "ngram_gpu"):
@@ -27,6 +29,16 @@ def speculate(rng: random.Random, case: dict[str, Any], text: dict[str, Any]) ->
     case["draft"] = draft_for(rng, method, text)
     if rng.random() < 0.1:
         asked["draft_tensor_parallel_size"] = 1
+
+
+def own_settings(rng: random.Random, asked: dict[str, Any]) -> None:
+    """Now and then a type of cache and a backend that are the draft's and not the target's."""
+    if rng.random() < 0.2:
+        asked["kv_cache_dtype"] = rng.choice(["auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2",
+                                              "int8_per_token_head"])  # fmt: skip
+    if rng.random() < 0.15:
+        asked["attention_backend"] = rng.choice(["TRITON_ATTN", "FLASHINFER", "FLASH_ATTN",
+                                                 "TRITON_MLA", "FLASHMLA", "auto"])  # fmt: skip
 
 
 def draft_for(rng: random.Random, method: str, text: dict[str, Any]) -> dict[str, Any]:

@@ -25,12 +25,20 @@ class Gpu(NamedTuple):
 
 
 GPUS = {
+    "T4": Gpu((7, 5), "Tesla T4", 15_636_365_312, 40),
     "A100-80GB": Gpu((8, 0), "NVIDIA A100-SXM4-80GB", 85_899_345_920, 108),
+    "A10G-24GB": Gpu((8, 6), "NVIDIA A10G", 23_684_186_112, 80),
+    "Jetson-AGX-Orin-64GB": Gpu((8, 7), "Orin", 65_878_884_352, 16),
     "L40S": Gpu((8, 9), "NVIDIA L40S", 48_305_799_168, 142),
     "H100-80GB": Gpu((9, 0), "NVIDIA H100 80GB HBM3", 85_520_809_984, 132),
     "H200": Gpu((9, 0), "NVIDIA H200", 150_754_820_096, 132),
     "B200": Gpu((10, 0), "NVIDIA B200", 192_265_846_784, 148),
+    "B300-288GB": Gpu((10, 3), "NVIDIA B300 SXM6 AC", 287_429_948_867, 148),
+    "Jetson-Thor-128GB": Gpu((11, 0), "NVIDIA Thor", 131_856_334_848, 20),
+    "RTX-5090-32GB": Gpu((12, 0), "NVIDIA GeForce RTX 5090", 33_668_726_784, 170),
+    "GB10-128GB": Gpu((12, 1), "NVIDIA GB10", 130_663_055_360, 48),
 }
+"""A GPU of every compute capability that the CUDA build has kernels for."""
 
 _EMPTY = (
     "vllm._C_stable_libtorch",
@@ -45,8 +53,13 @@ _EMPTY = (
     "vllm.vllm_flash_attn._vllm_fa3_C",
     "vllm.third_party.deep_gemm",
     "vllm.third_party.flashmla.flash_mla_interface",
+    "vllm.models.kimi_k3.nvidia.ops.latent_moe_tail",
 )
+_FLASHINFER = "0.7.0.post1"
+"""The release of FlashInfer that the CUDA wheel of vLLM 0.32.0 depends on (its metadata)."""
 _KERNEL_LANGUAGES = ("cuda", "tilelang", "cutlass", "quack", "vllm.vllm_flash_attn.cute")
+_HOLLOW = ("flashinfer", "tokenspeed_mla")
+"""Packages that the CUDA wheel depends on and whose kernels planning only names."""
 _ABSENT = ("torchaudio", "torchcodec")
 """Packages of CUDA builds that would break the import of transformers here."""
 _OPERATORS = (
@@ -144,21 +157,40 @@ class Inert(Hollow):
         return (object,)
 
 
+class _LatentWrapper:
+    """FlashInfer's class whose signature vLLM reads: scales of fp8 latents, since 0.6.18."""
+
+    def run(self, *args: object, ckv_scale_arr: object = None) -> None:
+        raise RuntimeError("FlashInfer needs a GPU")
+
+
+class _FusedTail:
+    """Stands where Kimi-K3's fused end of its experts is: kernels that no plan depends on."""
+
+    contract = types.SimpleNamespace(max_num_tokens=64)
+
+    @classmethod
+    def initialize(cls, **kwargs: object) -> _FusedTail:
+        return cls()
+
+
 class _HollowPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Packages that the CUDA wheel depends on and that only kernels need."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
         if name.startswith("cuda.core"):
             return None
-        if _is_kernel_language(name) or name.split(".")[0] == "flashinfer":
+        if _is_kernel_language(name) or name.split(".")[0] in _HOLLOW:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
         module = types.ModuleType(spec.name)
         module.__path__ = []
-        module.__version__ = "0.6.0"
+        module.__version__ = _FLASHINFER
         module.__getattr__ = lambda name: _package_attribute(spec.name, name)
+        if spec.name == "flashinfer.mla":
+            module.BatchMLAPagedAttentionWrapper = _LatentWrapper
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -185,7 +217,7 @@ def become(gpu: str) -> None:
     import vllm._custom_ops  # noqa: F401  (its own availability checks come first)
 
     _hollow_operators(what)
-    _allow_kernels(what)
+    _allow_kernels()
     _inspect_here()
 
 
@@ -216,6 +248,8 @@ def _add_empty_modules() -> None:
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         if name.endswith("flash_mla_interface"):
             module.__getattr__ = lambda attribute: _hollow_attribute("flash_mla", attribute)
+        if name.endswith("latent_moe_tail"):
+            module.KimiK3LatentMoETailOp = _FusedTail
         sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         if parent in _EMPTY:
@@ -312,12 +346,10 @@ def _hollow_operators(what: Gpu) -> None:
     spaces.__getattr__ = answer
 
 
-def _allow_kernels(what: Gpu) -> None:
+def _allow_kernels() -> None:
     """Kernels whose presence is a file or a download in the official wheel."""
+    import vllm.utils.flashinfer as infer
     import vllm.vllm_flash_attn.flash_attn_interface as flash
 
     flash.FA4_AVAILABLE, flash.FA4_UNAVAILABLE_REASON = True, None
-    if what.capability[0] == 10:
-        import vllm.utils.flashinfer as infer
-
-        infer.supports_trtllm_attention = lambda *a, **k: True
+    infer.has_nvidia_artifactory = lambda: True

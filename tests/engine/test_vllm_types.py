@@ -135,15 +135,18 @@ def test_releases_without_v0_stop_or_pay_no_heed() -> None:
     assert any("changes nothing" in said for said in plan.warnings)
 
 
+HALF = {"dtype": "float16", "kv_cache_dtype": "bfloat16"}
+
+
 @pytest.mark.parametrize(
     ("flags", "said", "mended"),
     [
-        ({}, r"fp8_e4m3 \(its checkpoint's choice\) on .* give kv_cache_dtype=fp8, or name another",
-         {"kv_cache_dtype": "fp8"}),
-        ({"kv_cache_dtype": "fp8_e4m3"}, "fp8_e4m3 on .*; give kv_cache_dtype=fp8, or",
-         {"kv_cache_dtype": "fp8"}),
-        ({"block_size": 16}, "leave block_size out and give kv_cache_dtype=fp8, or",
-         {"kv_cache_dtype": "fp8"}),
+        ({"dtype": "float16"}, r"fp8_e4m3 \(its checkpoint's choice\) on .* give "
+         "kv_cache_dtype=bfloat16, or name another", HALF),
+        ({"kv_cache_dtype": "fp8_e4m3", "dtype": "float16"}, "fp8_e4m3 on .*; give kv_cache_dty",
+         HALF),
+        ({"block_size": 16, "dtype": "float16"}, "leave block_size out and give kv_cache_dtype=b",
+         HALF),
         ({"block_size": 16, "kv_cache_dtype": "fp8"}, "fp8 in blocks of 16 .*; leave block_size",
          {"kv_cache_dtype": "fp8"}),
     ],
@@ -151,7 +154,7 @@ def test_releases_without_v0_stop_or_pay_no_heed() -> None:
 def test_a_cache_that_no_backend_takes_names_its_cause_and_cure(
     flags: dict[str, Any], said: str, mended: dict[str, Any]
 ) -> None:
-    """vLLM 0.32: a ModelOpt checkpoint's FP8 means fp8_e4m3, and FLASHMLA_SPARSE takes fp8."""
+    """vLLM 0.32: a ModelOpt checkpoint's FP8 means fp8_e4m3, which in float16 nothing takes."""
     model = kvproof.load_model("nvidia/DeepSeek-V3.2-NVFP4", offline=True)
     with pytest.raises(UsageError, match=said):
         kvproof.capacity(

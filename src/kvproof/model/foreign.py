@@ -131,6 +131,22 @@ def _whole_tower(config: Config) -> bool:
     return text.exact and {"hidden_size", "intermediate_size"} <= set(_tower(config))
 
 
+def _inkling(config: Config) -> Config:
+    """Inkling's decoder alone as it is published: the layers that slide are named, none is a
+    default, and their widths are those of the others unless given.
+
+    Source: vLLM 0.32, models/inkling/configs.py (InklingModelConfig).
+    """
+    names = {"sconv_kernel_size": "conv_kernel_size"}
+    out = {names.get(key, key): value for key, value in config.items() if value is not None}
+    out.pop("layer_types", None)
+    for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
+        if name in out:
+            out.setdefault(f"swa_{name}", out[name])
+    filled: Config = {"local_layer_ids": [], "padded_vocab_size": out.get("vocab_size")}
+    return {**filled, **out, "model_type": "inkling_text"}
+
+
 def _refined_web(config: Config) -> Config:
     """Falcon under its first names; n_head_kv (40B) marks the new decoder."""
     out = {
@@ -217,6 +233,7 @@ _SPECIAL: dict[str, tuple[Callable[[Config], Config], bool | Callable[[Config], 
     "chatglm": (_chatglm, True),
     "deepseek_vl_v2": (_wrapped("language_config"), False),
     "h2ovl_chat": (_wrapped("llm_config"), False),
+    "inkling_model": (_inkling, True),
     "internvl_chat": (_internvl, _whole_tower),
     "kimi_k3": (_kimi_k3, False),
     "kimi_vl": (_wrapped("text_config"), False),

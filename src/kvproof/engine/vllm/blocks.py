@@ -10,13 +10,13 @@ import math
 
 import msgspec
 
+from kvproof.engine.vllm.backend_table import ROWS
+from kvproof.engine.vllm.backend_types import Attention, Backend
 from kvproof.engine.vllm.backends import (
     DEFAULT_BLOCK,
     FLASHMLA_SPARSE_DSV4,
     INDEXER,
     M3_SPARSE,
-    Attention,
-    Backend,
     block_by_name,
     check_shared_out,
     check_triton,
@@ -24,36 +24,83 @@ from kvproof.engine.vllm.backends import (
     common_block,
 )
 from kvproof.engine.vllm.compressed import compressed_block, is_v4
-from kvproof.engine.vllm.layers import Blocks, draft_kv_dtype, heads_on
+from kvproof.engine.vllm.flags import asked_backend
+from kvproof.engine.vllm.layers import Blocks, Picked, draft_kv_dtype, heads_on, picked_by
 from kvproof.engine.vllm.pooled import pooled_backends
 from kvproof.engine.vllm.rows import element_bytes, is_m3, pair_row
 from kvproof.engine.vllm.settings import (
+    SKIPPED,
     Settings,
     has_states,
+    is_diffusion,
     is_inkling,
     is_sparse,
     keeps_latent,
     reads_pictures,
+    skips,
 )
 from kvproof.engine.vllm.states import state_bytes, state_sets
+from kvproof.errors import UsageError
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
 from kvproof.model.types import Model
 
+_LATENT_WIDTH, _PICKED = 576, 2048
+_HOPPER, _FLASH_4 = 9, (9, 10, 11)
+"""The first numbers of the compute capabilities that FlashAttention 4 has kernels for."""
+_GEMMA_4 = ("gemma4", "diffusion_gemma")
 _CPU_BLOCK = 128
 _CPU_LATENT_BLOCK = 16
 _LATENT_HYBRID = 128
 _OLD_LATENT_HYBRID = 64
 _CHUNK = 256
-_WIDE_PAGES = (0, 32, 0)
-"""The release in which FlashAttention 4's pages for heads of 256 were read."""
 _SHARED_OUT = (0, 32, 0)
 """The release in which FlashMLA's refusal of shared caches in 16 bits was read."""
 
 
 def settle_blocks(model: Model, settings: Settings) -> Blocks:
     """The block size of attention layers, the backend, and the page states are padded to."""
-    drafted = _draft_backend(model, settings)
-    return msgspec.structs.replace(_settle(model, settings), draft_backend=drafted)
+    blocks = msgspec.structs.replace(
+        _settle(model, settings),
+        draft_backend=_draft_backend(model, settings),
+        others=_other_backends(model, settings),
+    )
+    return _in_two_types(model, settings, blocks) if settings.flags.get(SKIPPED) else blocks
+
+
+def _in_two_types(model: Model, settings: Settings, blocks: Blocks) -> Blocks:
+    """Grow the block until a quantized page holds one of the layers that are not quantized.
+
+    Source: vLLM 0.32, platforms/interface.py (_align_heterogeneous_kv_block_size,
+    _check_aligned_block_size).
+    """
+    slot = _first(model)
+    if slot is None or is_v4(model):
+        return blocks
+    first = blocks.backend_of(slot, skipped=skips(settings, slot.layer, slot))
+    whole = msgspec.structs.replace(settings, kv_dtype="auto")
+    row, wide = (_token_bytes(model, each, first) for each in (settings, whole))
+    if wide <= row:
+        return blocks
+    both = 2 if isinstance(slot, LatentSlot) else 1  # counted as keys and values there
+    step = max(first.smallest, blocks.size)
+    needed = max(both * wide * first.smallest, blocks.state_page or 0)
+    size = max(blocks.size, step * -(-needed // (step * both * row)))
+    every = _all_backends(model, settings, attention_of(model, settings), blocks.backend)
+    for backend in every if size != blocks.size else ():
+        if not backend.takes(size):
+            raise UsageError(
+                f"{backend.name} does not take blocks of {size} tokens, which layers of two types "
+                "need",
+                hint=f"leave {SKIPPED} out",
+            )
+    page = size * both * row
+    state = blocks.state_page if blocks.state_page is None else page
+    return msgspec.structs.replace(blocks, size=size, shared_page=page, state_page=state)
+
+
+def _first(model: Model) -> FullSlot | LatentSlot | None:
+    """The first layer's slot that an attention backend reads."""
+    return next((s for s in model.slots if isinstance(s, FullSlot | LatentSlot)), None)
 
 
 def _settle(model: Model, settings: Settings) -> Blocks:
@@ -75,12 +122,46 @@ def _backend(model: Model, settings: Settings, attention: Attention) -> Backend:
     if _widest(model) is None:
         mixers = {slot.mixer for slot in model.slots if isinstance(slot, RecurrentSlot)}
         return Backend(name=f"{next(iter(mixers), 'none').upper()}_ATTN", sizes=(16,))
-    backend = choose(attention) if _chooses(settings) else choose(_any_block(attention))
+    attention = attention if _chooses(settings) else _any_block(attention)
+    backend = _with_sinks(model, attention, choose(attention))
+    if attention.diffusion and attention.forced == "FLASHINFER":
+        raise UsageError(
+            "vLLM's FLASHINFER does not draw a block of tokens both ways (DiffusionGemma)",
+            hint="set attention_backend=FLASH_ATTN or TRITON_ATTN",
+        )
     if settings.rules.null_reserved:
         check_triton(backend, attention)
     if settings.rules.version >= _SHARED_OUT:
         check_shared_out(backend, attention)
     return backend
+
+
+def _with_sinks(model: Model, attention: Attention, backend: Backend) -> Backend:
+    """HY-V4's latents have sinks, which of the sparse backends its own FlashMLA alone reads.
+
+    Source: vLLM 0.32, models/hy_v4/nvidia/attention.py (_resolve_sink_backend).
+    """
+    sinks = model.model_type.startswith("hy_v4") and model.text_config.get("learnable_sink", True)
+    flash = ROWS["FLASHMLA_SPARSE"]
+    taken = sinks and flash.takes(msgspec.structs.replace(attention, context_ranks=1))
+    return flash.backend if taken else backend
+
+
+def _other_backends(model: Model, settings: Settings) -> dict[Picked, Backend]:
+    """The backends of layers of other widths or types: each layer picks its own (attention.py)."""
+    first = _widest(model)
+    if first is None or not settings.rules.null_reserved or is_v4(model):
+        return {}
+    slots = [s for s in model.slots if isinstance(s, FullSlot | LatentSlot)]
+    found = {picked_by(s, skipped=skips(settings, s.layer, s)): s for s in slots}
+    found.pop(picked_by(first, skipped=False), None)
+    attention, out = attention_of(model, settings), {}
+    for key, slot in sorted(found.items(), key=lambda item: item[0]):
+        one = msgspec.structs.replace(attention, kv_dtype="auto") if key[2] else attention
+        if isinstance(slot, FullSlot):
+            one = msgspec.structs.replace(one, head_dim=slot.k_dim, value_dim=slot.v_dim)
+        out[key] = _with_sinks(model, one, choose(one))
+    return out
 
 
 def _chooses(settings: Settings) -> bool:
@@ -97,46 +178,79 @@ def attention_of(model: Model, settings: Settings) -> Attention:
     slot = _widest(model)
     latent = isinstance(slot, LatentSlot) and keeps_latent(model, settings)
     kv_heads = slot.kv_heads if isinstance(slot, FullSlot) else 1
+    widths = (
+        {"nope_dim": slot.nope_dim, "rope_dim": slot.rope_dim, "latent_dim": slot.latent_dim}
+        if isinstance(slot, LatentSlot)
+        else {}
+    )
     return Attention(
         capability=settings.capability,
         platform=settings.platform,
+        release=settings.rules.version,
         latent=latent,
-        sparse=is_sparse(model),
+        sparse=latent and is_sparse(model),
         head_dim=_head_dim(slot, latent=latent),
-        value_dim=slot.v_dim if isinstance(slot, FullSlot) else None,
-        nope_dim=slot.nope_dim if isinstance(slot, LatentSlot) else 0,
-        rope_dim=slot.rope_dim if isinstance(slot, LatentSlot) else 0,
+        value_dim=_value_dim(slot, latent=latent),
+        picked=int(model.number("index_topk") or _PICKED),
         query_heads=model.attention_heads // settings.ranks,
         kv_heads=heads_on(kv_heads, settings.ranks),
         kv_dtype=settings.kv_dtype,
         kv_asked=str(settings.flags.get("kv_cache_dtype", "auto")) != "auto",
+        dtype=settings.dtype if settings.rules.null_reserved else "bf16",
         sinks=model.model_type.startswith("gpt_oss"),
         capped=bool(model.text_config.get("attn_logit_softcapping")),
-        wide_pages=settings.rules.version >= _WIDE_PAGES,
-        wide=settings.rules.null_reserved and settings.dtype == "f32",
         pictures=settings.rules.picture_backends and reads_pictures(model, settings.flags),
+        both_ways=is_diffusion(model),
+        diffusion=is_diffusion(model),
+        flash_4=_asks_for_flash_4(model, settings),
         block_size=settings.block_size,
         context_ranks=settings.context_ranks,
-        forced=settings.flags.get("attention_backend"),
-        own=_own_backend(model, settings),
+        forced=_asked_backend(model, settings),
+        own=_own_backend(model),
+        **widths,
     )
 
 
-def _own_backend(model: Model, settings: Settings) -> str | None:
-    """Gemma 4 mixes widths of 256 and 512: Triton where FlashAttention 4 is missing."""
-    if model.model_type.startswith("gemma4") and settings.capability[0] < 9:
+def _asked_backend(model: Model, settings: Settings) -> str | None:
+    """The backend that the user names, or else Gemma 4 where FlashAttention 4 is missing: it
+    mixes heads of two widths. Source: vLLM 0.32, model_executor/models/config.py (Gemma4Config).
+    """
+    asked = asked_backend(settings.flags)
+    if asked is None and _mixes_widths(model) and settings.capability[0] not in _FLASH_4:
         return "TRITON_ATTN"
-    if is_inkling(model) or model.model_type.startswith("qwen4_exp"):
-        return "FLASH_ATTN"  # kernels of their own, with FlashAttention's blocks
-    return None
+    return asked
+
+
+def _asks_for_flash_4(model: Model, settings: Settings) -> bool:
+    """Whether Gemma 4 has FlashAttention 4 for every layer: where it is, but fp8 on Hopper."""
+    asked = asked_backend(settings.flags) in (None, "FLASH_ATTN")
+    fp8 = settings.capability[0] == _HOPPER and settings.kv_dtype.startswith("fp8")
+    return asked and _mixes_widths(model) and settings.capability[0] in _FLASH_4 and not fp8
+
+
+def _mixes_widths(model: Model) -> bool:
+    widths = {slot.k_dim for slot in model.slots if isinstance(slot, FullSlot)}
+    return model.model_type.startswith(_GEMMA_4) and len(widths) > 1
+
+
+def _own_backend(model: Model) -> str | None:
+    """Models whose own kernels take FlashAttention's blocks, whatever is asked for."""
+    own = is_inkling(model) or model.model_type.startswith("qwen4_exp")
+    return "FLASH_ATTN" if own else None
 
 
 def _head_dim(slot: Slot | None, *, latent: bool) -> int:
     if isinstance(slot, FullSlot):
         return slot.k_dim
-    if isinstance(slot, LatentSlot) and not latent:
-        return slot.nope_dim + slot.rope_dim
-    return 576
+    if isinstance(slot, LatentSlot):
+        return (slot.latent_dim if latent else slot.nope_dim) + slot.rope_dim
+    return _LATENT_WIDTH
+
+
+def _value_dim(slot: Slot | None, *, latent: bool) -> int | None:
+    if isinstance(slot, FullSlot):
+        return slot.v_dim
+    return slot.value_dim if latent and isinstance(slot, LatentSlot) else None
 
 
 def _widest(model: Model) -> Slot | None:
@@ -175,18 +289,22 @@ def _cpu_block(settings: Settings, *, latent: bool) -> int:
 
 
 def _draft_backend(model: Model, settings: Settings) -> Backend | None:
-    """The backend of a draft model's layers; what FlashInfer takes depends on the target's heads.
+    """The backend of a draft's layers; None where it is the target's.
 
-    Source: vLLM 0.32, v1/attention/backends/flashinfer.py (get_supported_kernel_block_sizes).
+    What FlashInfer takes depends on the target's heads. Source: vLLM 0.32,
+    v1/attention/backends/flashinfer.py (get_supported_kernel_block_sizes).
     """
-    draft = settings.draft.model
+    draft, own = settings.draft.model or model, settings.draft
     chosen = settings.rules.null_reserved and settings.platform == "cuda"
-    if draft is None or not chosen or _widest(draft) is None or is_v4(model):
+    asked = own.model is not None or own.kv_dtype is not None or own.backend is not None
+    if not (asked and chosen) or _widest(draft) is None or is_v4(model):
         return None
     target = attention_of(model, settings)
     typed = msgspec.structs.replace(settings, kv_dtype=draft_kv_dtype(model, settings))
     heads = {"query_heads": target.query_heads, "kv_heads": target.kv_heads}
-    return choose(msgspec.structs.replace(attention_of(draft, typed), **heads))
+    attention = msgspec.structs.replace(attention_of(draft, typed), **heads)
+    forced = own.backend or attention.forced
+    return choose(msgspec.structs.replace(attention, forced=forced))
 
 
 def _all_backends(
@@ -195,6 +313,8 @@ def _all_backends(
     """The attention's backend and those of the caches beside it."""
     drafted = _draft_backend(model, settings)
     out = [backend] if drafted is None else [backend, drafted]
+    others = _other_backends(model, settings).values()
+    out += [other for other in others if other.name not in {b.name for b in out}]
     if attention.sparse and settings.platform == "cuda":
         out += pooled_backends(model, settings) or [INDEXER]
     if is_m3(model):

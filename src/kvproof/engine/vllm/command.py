@@ -112,6 +112,8 @@ def _decides(name: str) -> bool:
 def _read(option: Option, values: Sequence[str]) -> Any:
     if not values and flag_type(option.name) != "bool":
         raise UsageError(f"{_spelled(option.name)} has no value", hint=_SEE)
+    if flag_type(option.name) == "words":
+        return read_value(option.name, values)
     return read_value(option.name, values[0] if values else "true")
 
 
@@ -152,6 +154,8 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
             words.append(option if value else f"--no-{name.replace('_', '-')}")
         elif isinstance(value, Mapping):
             words += [option, msgspec.json.encode(value).decode()]
+        elif isinstance(value, tuple | list):
+            words += [option, *map(str, value)]
         elif str(value).startswith("-"):
             words.append(f"{option}={value}")
         else:

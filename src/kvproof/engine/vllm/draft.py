@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kvproof.engine.vllm.flags import speculation_of
+from kvproof.engine.vllm.flags import asked_backend, speculation_of
 from kvproof.errors import KvproofError
 from kvproof.model.load import load
 from kvproof.model.types import Model
@@ -27,6 +27,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     layers: int = 0
     model: Model | None = None
+    kv_dtype: str | None = None
+    """The type of its cache where that is not the target's."""
+    backend: str | None = None
+    """Its attention backend where that is not the target's; a model by itself has none."""
 
 
 _HEADS = ("eagle", "eagle3", "dspark")
@@ -42,6 +46,16 @@ def read_draft(model: Model, flags: Mapping[str, Any]) -> Draft:
     config = speculation_of(flags)
     if not config:
         return Draft()
+    found = _read(model, config)
+    backend = asked_backend({"attention_backend": config.get("attention_backend")})
+    return msgspec.structs.replace(
+        found,
+        kv_dtype=config.get("kv_cache_dtype"),
+        backend=None if found.method == "draft_model" else backend,
+    )
+
+
+def _read(model: Model, config: Mapping[str, Any]) -> Draft:
     method = str(config.get("method") or ("draft_model" if config.get("model") else ""))
     tokens = int(config.get("num_speculative_tokens") or 1)
     if method.endswith("mtp"):

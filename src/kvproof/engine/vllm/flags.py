@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,8 @@ def _read(name: str, kind: str, value: Any) -> Any:
             return _boolean(value)
         if kind == "json":
             return _json(value)
+        if kind == "words":
+            return _words(value)
     except (TypeError, ValueError, msgspec.DecodeError):
         raise UsageError(
             f"{name}={str(value)[:60]!r} is no value for a vLLM flag of type {kind}",
@@ -244,6 +246,22 @@ def _json(value: Any) -> Any:
     if isinstance(value, str) and not value.lstrip().startswith("["):
         return dict(part.split("=", 1) for part in value.split(",") if "=" in part)
     raise ValueError(value)
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """Any number of words: a list, a list in JSON, or words with blanks between."""
+    if isinstance(value, str):
+        listed = value.lstrip().startswith("[")
+        value = msgspec.json.decode(value) if listed else value.split()
+    return tuple(str(word) for word in (value if isinstance(value, Sequence) else [value]))
+
+
+def asked_backend(flags: Mapping[str, Any]) -> str | None:
+    """The attention backend that the flags name, by itself or in attention_config."""
+    named = flags.get("attention_backend")
+    if named is None:
+        named = (flags.get("attention_config") or {}).get("backend")
+    return None if named is None or str(named).lower() == "auto" else str(named).upper()
 
 
 def _check(flags: Mapping[str, Any], version: str | None) -> None:

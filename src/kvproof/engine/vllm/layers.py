@@ -6,16 +6,16 @@ model_executor/layers/mamba/**; heads that tensor parallelism can't split are re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from kvproof.engine.vllm.backends import Backend
+from kvproof.engine.vllm.backend_types import Backend
 from kvproof.engine.vllm.compressed import compressed_specs, is_v4
 from kvproof.engine.vllm.convolved import convolution_spec
 from kvproof.engine.vllm.pooled import is_pooled, pooled_specs
 from kvproof.engine.vllm.rows import indexer_row, is_m3, latent_row, pair_row
-from kvproof.engine.vllm.settings import Settings, is_inkling, keeps_latent
+from kvproof.engine.vllm.settings import Settings, is_inkling, keeps_latent, skips
 from kvproof.engine.vllm.specs import Spec
 from kvproof.engine.vllm.states import checkpoint_blocks, is_ngram, state_bytes, state_sets
 from kvproof.engine.vllm.types import Layer
@@ -37,8 +37,20 @@ from kvproof.model.types import Model
 
 _WINDOWLESS = ("Qwen2MoeForCausalLM", "ZayaForCausalLM")
 """Classes that keep every layer at full length (models/qwen2_moe.py; the Transformers backend)."""
+_AUTO = "auto"
 _NUMBERED_ANEW = ("Exaone4_5", "ExaoneMoE", "ExaoneMoe")
 """Classes whose modules are numbered from 0, so that they attend as the first layers do."""
+
+
+Picked = tuple[int, int, bool]
+"""What layers of one model differ in when they pick a backend: widths, and whether they are
+skipped when the cache is quantized."""
+
+
+def picked_by(slot: Slot, *, skipped: bool) -> Picked:
+    """What the layer's choice of a backend depends on."""
+    widths = (slot.k_dim, slot.v_dim) if isinstance(slot, FullSlot) else (0, 0)
+    return (*widths, skipped)
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +62,14 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
     state_page: int | None = None
     draft_backend: Backend | None = None
     """The backend of a draft model's own layers."""
+    shared_page: int | None = None
+    """The page that sliding layers are padded to where layers keep different types."""
+    others: Mapping[Picked, Backend] = {}
+    """The backends of layers that pick another than the model's first does."""
+
+    def backend_of(self, slot: Slot, *, skipped: bool = False) -> Backend:
+        """The backend that a layer picks for itself, with its blocks."""
+        return self.others.get(picked_by(slot, skipped=skipped), self.backend)
 
 
 def make_layers(model: Model, settings: Settings, blocks: Blocks) -> tuple[Layer, ...]:
@@ -72,8 +92,9 @@ def _by_layer(model: Model) -> Iterator[tuple[int, list[Slot]]]:
 
 
 def _layer(
-    model: Model, settings: Settings, blocks: Blocks, index: int, slots: list[Slot]
+    model: Model, settings: Settings, blocks: Blocks, index: int, slots: list[Slot], before: int = 0
 ) -> list[Layer]:
+    """The caches of one layer, which counts the `before` layers of another model too."""
     out: list[Layer] = []
     if is_inkling(model):
         spec = convolution_spec(model, settings, slots)
@@ -81,7 +102,12 @@ def _layer(
     for slot in sorted(slots, key=lambda s: not isinstance(s, IndexerSlot)):
         if isinstance(slot, ConvSlot | RecurrentSlot | SharedSlot):
             continue
-        for name, spec in _attention(model, settings, blocks, slot):
+        skipped = skips(settings, index - before, slot)
+        own = msgspec.structs.replace(settings, kv_dtype=_AUTO) if skipped else settings
+        backend = blocks.backend_of(slot, skipped=skipped)
+        for name, spec in _attention(
+            model, own, msgspec.structs.replace(blocks, backend=backend), slot
+        ):
             out.append(Layer(f"{index}.{name}", index, spec))
     for states in state_sets(model, slots):
         name = "ngram" if is_ngram(states) else "state"
@@ -127,9 +153,14 @@ def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> S
         return base
     size = blocks.size
     if settings.rules.sliding_own_block and not is_inkling(model):
-        size = blocks.backend.largest_within(row, row * blocks.size)
+        size = blocks.backend.largest_within(row, blocks.shared_page or row * blocks.size)
     return msgspec.structs.replace(
-        base, kind="sliding", block_size=size, window=slot.window, retained=_retained(settings)
+        base,
+        kind="sliding",
+        block_size=size,
+        window=slot.window,
+        retained=_retained(settings),
+        padded_bytes=blocks.shared_page,
     )
 
 
@@ -194,21 +225,27 @@ def _state(model: Model, settings: Settings, blocks: Blocks, slots: list[Slot]) 
 def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Layer]:
     out: list[Layer] = []
     draft, drafted = drafted_slots(model, settings)
-    if draft is not model:
+    if draft is not model or blocks.draft_backend is not None:
         settings = msgspec.structs.replace(settings, kv_dtype=draft_kv_dtype(model, settings))
         backend = blocks.draft_backend or blocks.backend
-        blocks = msgspec.structs.replace(blocks, backend=backend)
+        blocks = msgspec.structs.replace(blocks, backend=backend, others={})
+    before = model.layers if settings.draft.method == "draft_model" else 0  # its own numbers
     for index, slots in drafted:
-        out += _layer(draft, settings, blocks, model.layers + index, slots)
+        out += _layer(draft, settings, blocks, model.layers + index, slots, before)
     return out
 
 
 def draft_kv_dtype(model: Model, settings: Settings) -> str:
-    """The type that a draft model's layers keep: GLM's default on Blackwell is not theirs, and
-    DeepSeek-V4 makes its own layout the setting, which no dense layer takes.
+    """The type that a draft's layers keep: its own, else the target's. GLM's default on Blackwell
+    is not a draft model's, and DeepSeek-V4 makes its own layout the setting, which no dense layer
+    takes.
 
     Source: vLLM 0.32, model_executor/models/config.py.
     """
+    if settings.draft.kv_dtype is not None:
+        return settings.draft.kv_dtype
+    if settings.draft.model is None:
+        return settings.kv_dtype
     if settings.rules.null_reserved and is_v4(model) and settings.platform == "cuda":
         raise UsageError(
             f"vLLM finds no attention backend for a draft model with the cache of {model.name}",

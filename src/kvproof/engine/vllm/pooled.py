@@ -7,7 +7,7 @@ models/glm5next/common/attention.py and models/qwen4_exp/common/qsa_cache.py.
 
 from __future__ import annotations
 
-from kvproof.engine.vllm.backends import Backend
+from kvproof.engine.vllm.backend_types import Backend
 from kvproof.engine.vllm.settings import Settings
 from kvproof.engine.vllm.specs import Spec
 from kvproof.kinds import IndexerSlot

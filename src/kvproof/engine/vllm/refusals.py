@@ -40,7 +40,14 @@ HIDDEN_STATES = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 """Methods that draft from the target's hidden states."""
 _LATENT_WIDTHS = {(128, 64, 128), (192, 64, 256), (64, 64, 128), (256, 0, 256)}
 """Widths of a head without rotary, its rotary part and its values that MLA's prefill takes."""
+_NEEDED = {
+    "HYV3ForCausalLM": ("first_k_dense_replace", "expert_hidden_dim"),
+    "InklingForCausalLM": ("padded_vocab_size",),
+}
+"""Keys that a class of vLLM does not start without, where the model type's own config class does
+not make them (models/hy_v3.py; models/inkling/configs.py, whose type is inkling_model)."""
 _WINDOW = "sliding_window"
+_READ = (0, 32, 0)
 _REMOVED = Path(__file__).with_name("data") / "removed.json"
 _WINDOWS = Path(__file__).with_name("data") / "windows.json"
 
@@ -59,11 +66,23 @@ def check_architecture(model: Model, rules: Rules) -> None:
             f"vLLM runs {model.architecture} up to {last} only",
             hint=f"name that release: vllm@{last}",
         )
+    if rules.version >= _READ:
+        _check_keys(model)
     windows = {isinstance(slot, SlidingSlot) for slot in model.slots}
     if model.architecture == "Qwen2ForCausalLM" and len(windows) > 1:  # models/qwen2.py
         raise UsageError(
             f"vLLM's Qwen2 takes a window for all layers or none, {model.name} has it for some",
             hint="set use_sliding_window=false or max_window_layers in the config",
+        )
+
+
+def _check_keys(model: Model) -> None:
+    """Raise UsageError for a config in transformers' own form, which vLLM's class does not read."""
+    lacking = [key for key in _NEEDED.get(model.architecture, ()) if key not in model.config]
+    if lacking:
+        raise UsageError(
+            f"vLLM's {model.architecture} needs {' and '.join(lacking)} in the config",
+            hint="take the published config.json",
         )
 
 

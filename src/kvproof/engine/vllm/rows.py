@@ -6,7 +6,8 @@ backends, and model_executor/layers/attention/mla_attention.py.
 
 from __future__ import annotations
 
-from kvproof.engine.vllm.backends import Backend, stored_latent_dtype
+from kvproof.engine.vllm.backend_types import Backend
+from kvproof.engine.vllm.backends import stored_latent_dtype
 from kvproof.engine.vllm.settings import Settings
 from kvproof.kinds import IndexerSlot, LatentSlot
 from kvproof.model.types import Model

@@ -38,7 +38,15 @@ from kvproof.engine.vllm.refusals import (
 from kvproof.engine.vllm.towers import text_only
 from kvproof.engine.vllm.versions import Rules
 from kvproof.errors import UsageError
-from kvproof.kinds import ChunkedSlot, ConvSlot, IndexerSlot, LatentSlot, RecurrentSlot
+from kvproof.kinds import (
+    ChunkedSlot,
+    ConvSlot,
+    IndexerSlot,
+    LatentSlot,
+    RecurrentSlot,
+    SlidingSlot,
+    Slot,
+)
 from kvproof.model.types import Model
 from kvproof.units import GIB
 
@@ -49,6 +57,10 @@ _OWN_CACHE_TYPE = ("FalconForCausalLM", "RWForCausalLM")
 _FRAMES, _FRAME_TOKENS, _FRAME_MARKS = 32, 70, 8
 _BOTH_WAYS = ("bagel", "gemma3", "molmo2", "moondream3", "paligemma")
 """Model types that read pictures in both directions."""
+_MANY_SEQS, _DIFFUSED_SEQS = 128, 8
+"""From how many sequences on DiffusionGemma is given few: its sampler holds a whole block's logits
+of each (model_executor/models/config.py, 0.32)."""
+SKIPPED = "kv_cache_dtype_skip_layers"
 _ATTENTION_FREE = ("mamba", "falcon_mamba")
 """Model types that are nothing but states."""
 
@@ -82,6 +94,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The block size that the user asked for."""
         value: int | None = self.flags.get("block_size")
         return value
+
+
+def skips(settings: Settings, number: int, slot: Slot) -> bool:
+    """Whether the layer of that number keeps the model's own type (kv_cache_dtype_skip_layers).
+
+    Source: vLLM 0.32, model_executor/layers/attention/{attention,mla_attention}.py.
+    """
+    names = settings.flags.get(SKIPPED, ())
+    sliding = isinstance(slot, SlidingSlot) and "sliding_window" in names
+    return str(number) in names or sliding
 
 
 def settle(model: Model, deployment: Deployment) -> Settings:
@@ -180,6 +202,11 @@ def is_inkling(model: Model) -> bool:
     return model.model_type.startswith("inkling")
 
 
+def is_diffusion(model: Model) -> bool:
+    """Whether blocks of tokens are drawn at once, each seeing the others: DiffusionGemma."""
+    return "BlockDiffusion" in model.architecture
+
+
 def keeps_latent(model: Model, settings: Settings) -> bool:
     """Whether vLLM keeps the model's latents; other models' are expanded to heads first.
 
@@ -226,6 +253,8 @@ def _batch(
     seqs = asked_seqs or min(seqs, batched)
     if _latents_on_cpu(model, platform):
         batched = max(length, 2048)
+    if is_diffusion(model) and seqs >= _MANY_SEQS:
+        seqs = _DIFFUSED_SEQS
     return batched, seqs
 
 
