@@ -77,7 +77,7 @@ def page() -> str:
         tokens_section(points, absent),
         weights_section(rows, fits.counts_for, logs.causes()),
         memory_section(left, newest, points, constants),
-        unseen_section(rows, left, interval),
+        unseen_section(rows, left, interval, points),
         noise_section(left),
         learned_section(rows, scale),
     ]

@@ -7,8 +7,13 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import fit_vllm_budget as fits
+import log_points as logs
 from accuracy_text import gpu_of, percent, table
 
+import kvproof
+from kvproof.errors import KvproofError
+
+GIB = logs.GIB
 _KEYS: tuple[tuple[str, fits.Key], ...] = (
     ("GPU", gpu_of),
     ("minor release", fits.release_of),
@@ -16,10 +21,16 @@ _KEYS: tuple[tuple[str, fits.Key], ...] = (
 )
 
 
-def unseen_section(rows: list[Any], left: list[fits.Found], interval: dict[str, Any]) -> str:
+def unseen_section(
+    rows: list[Any],
+    left: list[fits.Found],
+    interval: dict[str, Any],
+    points: list[logs.Point],
+) -> str:
     """Errors and coverage where whole GPUs, releases or operators are left out of the fit.
 
-    `left`: those of the models left out, under the interval of what was seen.
+    `left`: those of the models left out, under the interval of what was seen; `points`: every
+    start with its model, of which some have no row in the fit.
     """
     seen, unseen = interval["scale"], interval["unseen_scale"]
     whole = {name: fits.left_out(rows, key) for name, key in _KEYS}
@@ -53,8 +64,37 @@ def unseen_section(rows: list[Any], left: list[fits.Found], interval: dict[str, 
                 ["release", *head[1:]],
                 _parts(fits.scaled(whole["minor release"], unseen), fits.release_of),
             ),
+            *_fresh(rows, points),
         ]
     )
+
+
+def _fresh(rows: list[Any], points: list[logs.Point]) -> list[str]:
+    """Starts that no fit ever saw: their models are described by another's fields."""
+    known = {row.point.id for row in rows}
+    found = [row for p in points if p.id not in known and (row := _fresh_row(p)) is not None]
+    inside = sum(row[-1] == "yes" for row in found)
+    return [
+        "Starts in no fit at all, of models that are described here by the fields of another "
+        f"({inside} of {len(found)} inside); (inferred): the record is not sure of the model:",
+        table(["point", "model", "GPU", "release", "predicted", "printed", "error", "inside"],
+              found),
+    ]  # fmt: skip
+
+
+def _fresh_row(point: logs.Point) -> list[str] | None:
+    kv = point.kv_bytes
+    if point.engine != "vllm" or kv is None or kv <= 0 or point.deployment.accelerator is None:
+        return None
+    try:
+        budget = kvproof.budget(point.model, point.deployment)
+    except KvproofError:
+        return None
+    name = point.model_name.split(" (")[0] + ("" if point.confident else " (inferred)")
+    low, high = budget.interval
+    return [point.id, name, point.gpu, point.version or "-", f"{budget.kv_bytes / GIB:.2f} GiB",
+            f"{kv / GIB:.2f} GiB", percent(budget.kv_bytes / kv - 1),
+            "yes" if low <= kv <= high else "no"]  # fmt: skip
 
 
 def _parts(found: list[fits.Found], key: fits.Key) -> list[list[str]]:
