@@ -36,6 +36,10 @@ class FileQuantization(Quantization, frozen=True, kw_only=True):
 
     types: Mapping[str, Scheme] = MappingProxyType({})
 
+    def __hash__(self) -> int:
+        """Mappings have no hash of their own; equal ones are as long."""
+        return hash((self.method, len(self.types)))
+
     def covers(self, *, linear: bool, role: str) -> bool:
         """The file names the type of every tensor."""
         return True
