@@ -12,6 +12,7 @@ from kvproof.engine.base import Cache, CacheRequest, Deployment, context_ranks, 
 from kvproof.engine.drafts import DraftCache
 from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.stored_types import types_of
+from kvproof.engine.vllm.added import around_unknown, unknown_yet
 from kvproof.engine.vllm.budget import budget, memory_refusals
 from kvproof.engine.vllm.double_quant import with_unpacked_scales
 from kvproof.engine.vllm.draft import unread_draft
@@ -98,9 +99,11 @@ def copies_for(deployment: Deployment) -> Copies:
 
 
 def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """Why vLLM would not start: a type that the GPU lacks, or want of free memory."""
+    """Why vLLM would not start: no class for the model, a type that the GPU lacks, no memory."""
+    unknown = unknown_yet(model, deployment.engine.version)
     typed = refused_type(model, deployment, read_flags(deployment))
-    return (*((typed,) if typed is not None else ()), *memory_refusals(model, deployment))
+    said = (why for why in (unknown, typed) if why is not None)
+    return (*said, *memory_refusals(model, deployment))
 
 
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
@@ -108,6 +111,8 @@ def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
     settings = settle(model, deployment)
     flags = settings.flags
     said = engine_notes(model, deployment, flags)
+    if (around := around_unknown(model, deployment.engine.version)) is not None:
+        said.append(around)
     if (unread := unread_draft(model, flags)) is not None:
         said.append(unread)
     long = too_long(model, flags, settings.rules)

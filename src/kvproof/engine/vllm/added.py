@@ -1,0 +1,58 @@
+"""The first release of vLLM that has a class for each architecture, and what comes before it.
+
+Releases since 0.7.2 give an unknown architecture to their Transformers backend, which runs what
+the installed transformers can and has no layers with states; earlier ones stop.
+`data/added.json` is written by `scripts/vllm_registries.py`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from kvproof.engine.vllm.versions import Version, parse_version
+from kvproof.kinds import ConvSlot, RecurrentSlot
+from kvproof.model.types import Model
+
+_DATA = Path(__file__).with_name("data") / "added.json"
+_BACKEND: Version = (0, 7, 2)
+"""Since when registry.py sends what it does not know to TransformersModel."""
+
+
+@cache
+def _first_releases() -> dict[str, str]:
+    first: dict[str, str] = msgspec.json.decode(_DATA.read_bytes())["first"]
+    return first
+
+
+def _comes_later(model: Model, release: str | None) -> str | None:
+    """The first release with a class for the model, where `release` is an earlier one."""
+    first = _first_releases().get(model.architecture)
+    later = first is not None and parse_version(release) < parse_version(first)
+    return first if later else None
+
+
+def _has_states(model: Model) -> bool:
+    return any(isinstance(slot, ConvSlot | RecurrentSlot) for slot in model.slots)
+
+
+def unknown_yet(model: Model, release: str | None) -> str | None:
+    """Why a release does not start the model: it has no class for it, nor a way around one."""
+    first = _comes_later(model, release)
+    around = parse_version(release) >= _BACKEND and not _has_states(model)
+    if first is None or around:
+        return None
+    return f"vLLM {release} has no class for {model.architecture}; the first with it is {first}"
+
+
+def around_unknown(model: Model, release: str | None) -> str | None:
+    """What to say where only the Transformers backend may run the model."""
+    first = _comes_later(model, release)
+    if first is None or unknown_yet(model, release) is not None:
+        return None
+    return (
+        f"vLLM {release} has no class for {model.architecture} (the first with it is {first}): "
+        "it starts only if the Transformers backend takes the model"
+    )
