@@ -143,8 +143,13 @@ def test_weights_that_leave_nothing_say_what_helps() -> None:
 def test_flags_that_free_more_than_is_missing_are_named_first() -> None:
     asked = ("plan", "Qwen/Qwen3-4B", "--gpu", "H100:1g.10gb", "--max-model-len", "8192")
     shown = " ".join(_run(*asked).stdout.split())
-    assert re.search(r"Probably does not start, \d+\.\d\d MiB of cache at the most:", shown)
-    assert re.search(r"MiB are missing on each GPU, and a cache on top: --enforce-eager \(", shown)
+    assert re.search(r"Probably does not start, \d+\.\d\d [MG]iB of cache at the most:", shown)
+    told = re.search(r"([\d.]+) MiB are missing on each GPU, and a cache on top: (.*?) give", shown)
+    assert told is not None
+    freed = [float(size) for size in re.findall(r"([\d.]+) MiB\)", told[2])]
+    assert "--enforce-eager (CUDA graphs, " in told[2]
+    assert freed == sorted(freed, reverse=True)
+    assert freed[0] > float(told[1])
     # What is off already frees nothing more.
     eager = " ".join(_run(*asked, "--", "--enforce-eager").stdout.split())
     assert "missing" not in eager
