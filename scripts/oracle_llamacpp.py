@@ -1,10 +1,11 @@
 """Ask the real llama.cpp what random contexts of random models allocate, and compare.
 
     python scripts/oracle_llamacpp.py [--models N] [--cases N] [--seed N] [--only ARCH,ARCH]
-                                      [--gpus]
+                                      [--gpus] [--file MODEL.gguf]
 
 `--gpus` spreads every model over one or two GPUs that compute nothing (llamacpp_gpus.py) and the
-host, and compares the compute buffer of each device.
+host, and compares the compute buffer of each device; `--file` does so with a real file, which has
+none of the optional tensors that a model of metadata alone gets.
 
 Needs xllamacpp==2026.10.11549 (llama.cpp b11549 as a library), llama-cpp-py-sync==0.11548 (only
 its C header text is read), cffi, gguf and numpy beside kvproof; `make oracle-llamacpp` installs
@@ -139,6 +140,13 @@ class Library:
         header = self.lib.gguf_init_from_file(path.encode(), init)
         return self.lib.llama_model_init_from_user(header, self.kept[1], self.ffi.NULL, params)
 
+    def load_file(self, path: str, layers: int) -> Any:
+        """A model with the tensors that a file has."""
+        params = self.lib.llama_model_default_params()
+        params.n_gpu_layers = layers
+        params.no_alloc = True
+        return self.lib.llama_model_load_from_file(path.encode(), params)
+
     def ask(self, model: Any, case: dict[str, Any], *, split: bool = False) -> dict[str, Any]:
         params = self.lib.llama_context_default_params()
         for name, value in case.items():
@@ -204,7 +212,8 @@ def child() -> None:
         from llamacpp_gpus import Gpus
 
         library.kept = (*library.kept, Gpus(library.path, gpus))
-    model = library.load(job["path"], job.get("layers", 0))
+    load = library.load_file if job.get("file") else library.load
+    model = load(job["path"], job.get("layers", 0))
     if model == library.ffi.NULL:
         print(json.dumps({"unloadable": "".join(library.lines)[-400:]}), flush=True)
         return
@@ -242,9 +251,11 @@ def predict(arch: str, keys: dict[str, Any], case: dict[str, Any]) -> dict[str, 
 
 
 def predict_split(
-    arch: str, keys: dict[str, Any], case: dict[str, Any], gpus: int, layers: int
+    source: Any, case: dict[str, Any], gpus: int, layers: int
 ) -> dict[str, int] | None:
-    """Compute buffers by device; None where the graph is not known or llama.cpp refuses."""
+    """Compute buffers by device of metadata or of a file; None where the graph is not known or
+    llama.cpp refuses.
+    """
     import msgspec
 
     import kvproof
@@ -253,11 +264,10 @@ def predict_split(
     from kvproof.engine.llamacpp.flags import flags_of
     from kvproof.engine.llamacpp.graph import split_bytes
     from kvproof.engine.llamacpp.graph.schedule import Weights
+    from kvproof.engine.llamacpp.memory import loses_flash
     from kvproof.engine.llamacpp.split import where_of
 
-    model = kvproof.load_model(
-        {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in keys.items()}}
-    )
+    model = kvproof.load_model(source)
     given = {FLAGS.get(name, name): value for name, value in case.items() if name in FLAGS
              or name in ("kv_unified", "flash_attn", "swa_full", "n_rs_seq")}  # fmt: skip
     given["kv_offload"] = case.get("offload_kqv", True)
@@ -267,11 +277,15 @@ def predict_split(
         context = context_of(model, flags)
     except kvproof.KvproofError:
         return None
-    # Weights of a model without tensors are f32, and a dry run does not hold norms in place.
-    where = msgspec.structs.replace(
-        where_of(model, flags, placement(model, flags, gpus)), norms_stay=False,
-        weights=(Weights(each=4.0, expert=4.0),) * (model.layers + 1),
-    )  # fmt: skip
+    place = placement(model, flags, gpus)
+    if loses_flash(flags, place, context):
+        context = context_of(model, msgspec.structs.replace(flags, flash_attn="off"))
+    # A dry run does not hold norms in place; weights of a model without tensors are f32.
+    where = where_of(model, flags, place)
+    where = msgspec.structs.replace(where, norms_stay=False)
+    if isinstance(source, dict):
+        plain = (Weights(each=4.0, expert=4.0),) * (model.layers + 1)
+        where = msgspec.structs.replace(where, weights=plain)
     sizes = split_bytes(model, context, where)
     return None if sizes is None else {str(device): size for device, size in sizes.items()}
 
@@ -287,26 +301,54 @@ def compare_split(recipe: str, seed: int, count: int, folder: Path, tally: Count
     write_gguf(path, arch, keys)
     recurrent = any(part in key for key in keys for part in ("ssm", "wkv", "conv", "compress"))
     every = keys["block_count"]
-    for gpus, layers in ((1, 999), (2, 999), (1, every // 2), (2, every // 2 + 1), (1, 0)):
+    described = {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in keys.items()}}
+    for gpus, layers in _splits(every):
         cases = [random_case(r, recurrent=recurrent) | {"offload_kqv": r.random() < 0.7}
                  for _ in range(count)]  # fmt: skip
         answers, _ = ask(path, cases, gpus=gpus, layers=layers)
         for case, real in zip(cases, answers, strict=False):
-            mine = predict_split(arch, keys, case, gpus, layers)
-            if mine is None or "refused" in real or "unloadable" in real:
-                tally["not comparable"] += 1
-                continue
-            tally["asked"] += 1
-            same = all(mine[device] == size for device, size in real.items())
-            tally["equal" if same else "different"] += 1
-            if not same:
-                print(f"{recipe} seed {seed} GPUs {gpus} layers {layers} {case}: {real}, {mine}")
-            errors.setdefault(recipe, []).extend(
-                abs(mine[device] / size - 1) for device, size in real.items() if size
-            )
+            same = _compared(recipe, described, case, real, (gpus, layers), tally, errors)
             if save is not None and same:
                 save.append({"arch": arch, "keys": keys, "case": case, "gpus": gpus,
                              "layers": layers, "sizes": real})  # fmt: skip
+
+
+def _splits(layers: int) -> tuple[tuple[int, int], ...]:
+    """Counts of GPUs and of layers on them."""
+    return (1, 999), (2, 999), (1, layers // 2), (2, layers // 2 + 1), (1, 0)
+
+
+def _compared(name: str, source: Any, case: dict[str, Any], real: dict[str, Any],
+              split: tuple[int, int], tally: Counter[str],
+              errors: dict[str, list[float]]) -> bool:  # fmt: skip
+    """Whether every device's buffer is as predicted; counted, and printed where it is not."""
+    mine = predict_split(source, case, *split)
+    if mine is None or "refused" in real or "unloadable" in real:
+        tally["not comparable"] += 1
+        return False
+    tally["asked"] += 1
+    same = all(mine[device] == size for device, size in real.items())
+    tally["equal" if same else "different"] += 1
+    if not same:
+        print(f"{name} GPUs {split[0]} layers {split[1]} {case}: {real}, {mine}")
+    errors.setdefault(name, []).extend(
+        abs(mine[device] / size - 1) for device, size in real.items() if size
+    )
+    return same
+
+
+def compare_file(path: Path, seed: int, count: int, tally: Counter[str],
+                 errors: dict[str, list[float]]) -> None:  # fmt: skip
+    """Ask and predict contexts of a real file over GPUs and host."""
+    import kvproof
+
+    r = Random(f"{path.name}/{seed}")
+    for gpus, layers in _splits(kvproof.load_model(str(path)).layers):
+        cases = [random_case(r, recurrent=False) | {"offload_kqv": r.random() < 0.7}
+                 for _ in range(count)]  # fmt: skip
+        answers, _ = ask(path, cases, gpus=gpus, layers=layers, file=1)
+        for case, real in zip(cases, answers, strict=False):
+            _compared(path.name, str(path), case, real, (gpus, layers), tally, errors)
 
 
 def compare(recipe: str, seed: int, count: int, folder: Path, tally: Counter[str],
@@ -355,6 +397,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="architectures, comma-separated")
     parser.add_argument("--save", default="", help="write compute buffers as JSON to this file")
     parser.add_argument("--gpus", action="store_true", help="compare the buffers of GPUs and host")
+    parser.add_argument("--file", default="", help="a real file over GPUs and host")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -367,7 +410,9 @@ def main() -> int:
     errors: dict[str, list[float]] = {}
     save: list[Any] | None = [] if args.save else None
     with tempfile.TemporaryDirectory() as name:
-        for recipe in args.only.split(",") if args.only else RECIPES:
+        if args.file:
+            compare_file(Path(args.file), seed, args.cases, tally, errors)
+        for recipe in [] if args.file else args.only.split(",") if args.only else RECIPES:
             for turn in range(args.models):
                 one = compare_split if args.gpus else compare
                 one(recipe, seed + turn, args.cases, Path(name), tally, errors, save)

@@ -26,7 +26,7 @@ from kvproof.engine.llamacpp.devices import (
 )
 from kvproof.engine.llamacpp.flags import Flags, flags_of
 from kvproof.engine.llamacpp.graph import split_bytes
-from kvproof.engine.llamacpp.graph.schedule import Where
+from kvproof.engine.llamacpp.graph.schedule import LEAST_BATCH, Where
 from kvproof.engine.llamacpp.layout import Piece, pieces
 from kvproof.engine.llamacpp.overrides import HOST
 from kvproof.engine.llamacpp.split import where_of
@@ -137,7 +137,10 @@ def _settled(
 
     A `guess` takes the neighbour's buffers too, and is made again without them.
     """
-    place, context = placement(model, flags, len(memory)), context_of(model, flags)
+    place = placement(model, flags, len(memory))
+    context = context_of(model, flags)
+    if loses_flash(flags, place, context):
+        context = context_of(model, msgspec.structs.replace(flags, flash_attn="off"))
     held = cache_pieces(pieces(model, context), place)
     same = near is not None and near.place == place
     where = near.where if near and (same or guess) else where_of(model, flags, place)
@@ -158,6 +161,18 @@ def _settled(
         draft=_settled(beside.draft, draft_flags(flags, context), memory, NONE)
         if beside.draft is not None else None,
     )  # fmt: skip
+
+
+def loses_flash(flags: Flags, place: Placement, context: Context) -> bool:
+    """Whether `auto` ends without flash attention though the engine has it.
+
+    llama.cpp tries a token of every sequence: a batch of 32 and more is computed on the GPU even
+    for layers on the host, and attention that is not where its layer is counts as not supported
+    (llama-context.cpp, resolve_fused_ops, b11549).
+    """
+    moved = bool(place.gpus) and flags.op_offload and HOST in place.layers
+    asked = flags.flash_attn == "auto" and context.flash and context.v.block == 1
+    return asked and moved and context.sequences >= LEAST_BATCH
 
 
 def lowered_note(model: Model, deployment: Deployment, fitted: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from kvproof.engine.llamacpp.context import Context
-from kvproof.engine.llamacpp.graph.allocator import peak_bytes
+from kvproof.engine.llamacpp.graph.allocator import ALIGNMENT, Pool, repeats
 from kvproof.engine.llamacpp.graph.altup import altup_graph
 from kvproof.engine.llamacpp.graph.checkpointed import checkpointed_graph
 from kvproof.engine.llamacpp.graph.compressed import compressed_graph
@@ -25,19 +25,33 @@ from kvproof.model.types import Model
 def graph_bytes(model: Model, context: Context) -> int | None:
     """Bytes of the compute buffer where a CPU computes all; None where the graph is not known."""
     shape = shape_of(model, context)
-    return None if shape is None else shape_bytes(shape)
+    if shape is None:
+        return None
+    size = shape_bytes(shape)
+    if size is None:
+        whole = shape_of(model, context, whole=True)
+        size = shape_bytes(whole) if whole is not None else None
+    return size
 
 
 def split_bytes(model: Model, context: Context, where: Where) -> Mapping[int, int] | None:
     """Bytes of the compute buffer of every GPU and of the host, where `where` puts the layers."""
     shape = shape_of(model, context, where=where)
-    return None if shape is None else _split(shape, where)
+    if shape is None:
+        return None
+    sizes = _split(shape, where)
+    if sizes is None:
+        whole = shape_of(model, context, where=where, whole=True)
+        sizes = _split(whole, where) if whole is not None else None
+    return sizes
 
 
 @functools.lru_cache(maxsize=256)
-def shape_bytes(shape: Shape) -> int:
-    """Bytes of the compute buffer of a graph's shape."""
-    return peak_bytes(built(shape))
+def shape_bytes(shape: Shape) -> int | None:
+    """Bytes of the compute buffer of a graph's shape; None where layers left out would count."""
+    graph, pool = built(shape), Pool(ALIGNMENT)
+    alike = repeats(graph.leaves, graph.nodes, {None: pool}, shape.ends)
+    return pool.peak if alike else None
 
 
 def built(shape: Shape) -> Graph:
@@ -55,5 +69,6 @@ def built(shape: Shape) -> Graph:
 
 
 @functools.lru_cache(maxsize=256)
-def _split(shape: Shape, where: Where) -> Mapping[int, int]:
-    return MappingProxyType(device_bytes(built(shape), where, shape.tokens))
+def _split(shape: Shape, where: Where) -> Mapping[int, int] | None:
+    sizes = device_bytes(built(shape), where, shape.tokens, shape.ends)
+    return None if sizes is None else MappingProxyType(sizes)

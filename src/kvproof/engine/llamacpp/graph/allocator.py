@@ -8,7 +8,7 @@ holds it, else the end. What nobody reads any more is freed. Source: ggml-alloc.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 
@@ -24,10 +24,29 @@ def peak_bytes(graph: Graph, alignment: int = ALIGNMENT) -> int:
     return pool.peak
 
 
+def repeats(
+    leaves: Iterable[Tensor], nodes: Sequence[Tensor], pools: Mapping[int | None, Pool],
+    ends: Iterable[tuple[int, int]],
+) -> bool:  # fmt: skip
+    """Place all; whether memory is free alike after both layers of every pair."""
+    pairs = tuple(ends)
+    last = {node.layer: place for place, node in enumerate(nodes)}
+    places = frozenset(last[layer] for pair in pairs for layer in pair if layer in last)
+    seen = place_all(leaves, nodes, pools, places)
+    return all(seen.get(last.get(first, -1)) == seen.get(last.get(second, -1))
+               for first, second in pairs)  # fmt: skip
+
+
+Free = tuple[tuple[int, ...], ...]
+"""Where free blocks begin and how long they are, of every pool."""
+
+
 def place_all(
-    leaves: Iterable[Tensor], nodes: Sequence[Tensor], pools: Mapping[int | None, Pool]
-) -> None:
-    """Give every tensor its place in the pool of its device."""
+    leaves: Iterable[Tensor], nodes: Sequence[Tensor], pools: Mapping[int | None, Pool],
+    looks: Container[int] = (),
+) -> dict[int, Free]:  # fmt: skip
+    """Give every tensor its place in the pool of its device; what is free at some of the nodes."""
+    seen: dict[int, Free] = {}
     for leaf in leaves:
         pools[leaf.device].place(leaf)
     for node in nodes:
@@ -35,12 +54,15 @@ def place_all(
             node.base.views += 1
         for source in node.sources:
             source.children += 1
-    for node in nodes:
+    for place, node in enumerate(nodes):
         pools[node.device].place(node)
         for source in node.sources:
             source.children -= 1
             if source.children == 0 and source.views == 0:
                 pools[source.device].release(source)
+        if place in looks:
+            seen[place] = tuple((*pool.starts, *pool.sizes) for pool in pools.values())
+    return seen
 
 
 class Pool:

@@ -35,6 +35,7 @@ def gated_streams_graph(shape: Shape) -> Graph:
             current = _with_neighbours(blocks, layer.neighbours, rows, current)
         current = streams.layer(layer, current, last=layer is shape.layers[-1])
     graph.layer = shape.layer_count
+    current.kept = True  # what a model that predicts further tokens would read
     end = streams.mean(current)
     end.kept = True
     graph.expand(blocks.matmul(end, shape.vocabulary) if shape.outputs else end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -11,6 +10,7 @@ from kvproof.engine.llamacpp.context import Context, expands_latents, pad
 from kvproof.engine.llamacpp.facts import fact, facts_by_layer
 from kvproof.engine.llamacpp.graph.experts import experts_of
 from kvproof.engine.llamacpp.graph.recipes import Recipe, recipe_of
+from kvproof.engine.llamacpp.graph.repeating import by_device
 from kvproof.engine.llamacpp.graph.schedule import Where
 from kvproof.engine.llamacpp.graph.settings import described_only, flag, number, raw
 from kvproof.engine.llamacpp.graph.shape import (
@@ -42,14 +42,15 @@ from kvproof.model.types import Model
 _SECTIONS = 4
 _STREAMS = 4  # of DeepSeek-V4, where its file does not say
 _ALTUP_WIDTH = 256  # of Gemma 3n's layer inputs, whatever the file says (gemma3n.cpp)
-_LEADING, _PERIOD, _ROUNDS = 6, 13, 2
 _QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
 
 
-def shape_of(model: Model, context: Context, *, where: Where | None = None) -> Shape | None:
+def shape_of(
+    model: Model, context: Context, *, where: Where | None = None, whole: bool = False
+) -> Shape | None:
     """The graph's shape, None for an architecture whose graph is not known.
 
-    `where`: the devices of its layers, None for one.
+    `where`: the devices of its layers, None for one. `whole`: layers that repeat stay too.
 
     A file that lacks a size which its graph divides by has none either: llama.cpp does not load it.
     """
@@ -58,13 +59,15 @@ def shape_of(model: Model, context: Context, *, where: Where | None = None) -> S
     if recipe is None or not layers or not _sized(model, recipe, layers):
         return None
     windowed, sliding = _sliding(model, context, recipe)
+    kept = [(layers, None)] if whole or recipe.checkpoints else by_device(layers, where)
     tokens = pad(context.ubatch, context.sequences)
     widest_heads = max(layer.kv_heads for layer in layers)
     return Shape(
         recipe=recipe,
         hidden=model.hidden_size,
         vocabulary=model.vocab_size,
-        layers=layers if recipe.checkpoints else _by_device(layers, where),
+        layers=tuple(layer for run, _ in kept for layer in run),
+        ends=tuple(end for _, end in kept if end is not None),
         experts=experts_of(model, recipe.routing),
         inputs="either" if recipe.compressed else context.build.inputs,
         indexed_rows=context.build.indexed_rows,
@@ -174,34 +177,6 @@ def _fused_width(model: Model, recipe: Recipe, layer: Layer) -> int:
         heads = layer.kv_heads * (layer.k_dim + layer.v_dim) if recipe.fused_hidden == 1 else 0
         return recipe.fused_hidden * model.hidden_size + heads
     return layer.heads * layer.k_dim + layer.kv_heads * (layer.k_dim + layer.v_dim)
-
-
-def _by_device(layers: tuple[Layer, ...], where: Where | None) -> tuple[Layer, ...]:
-    """The layers without repetitions, runs on the same devices each for themselves."""
-    marks = [(0,) if where is None else where.mark(layer.index) for layer in layers]
-    runs = itertools.groupby(range(len(layers)), key=lambda place: marks[place])
-    return tuple(
-        layer for _, places in runs for layer in _distinct(tuple(layers[i] for i in places))
-    )
-
-
-def _distinct(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """The layers without repetitions that cannot change the peak.
-
-    Every layer ends with one tensor alive, whose place alternates; so after two rounds of the
-    pattern of layers the memory is as it was two rounds before. Such pairs of rounds are left out.
-    """
-    parts = [part for layer in layers for part in (layer.latent, layer.compressed) if part]
-    if any(part.index_dim for part in parts) or any(layer.pooled for layer in layers):
-        return layers  # each has a constant of its own, made before everything else
-    kinds = [msgspec.structs.replace(layer, index=0) for layer in layers]
-    for start in range(min(_LEADING, len(layers))):
-        for period in range(1, _PERIOD):
-            if kinds[start:-period] == kinds[start + period :]:
-                rounds = (len(layers) - start) // (2 * period) - _ROUNDS
-                left = start + 2 * period * _ROUNDS
-                return layers[:left] + layers[left + 2 * period * max(rounds, 0) :]
-    return layers
 
 
 def _position_parts(model: Model, recipe: Recipe) -> int:

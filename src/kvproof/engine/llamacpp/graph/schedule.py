@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvproof.engine.llamacpp.graph.allocator import ALIGNMENT, GPU_ALIGNMENT, Pool, place_all
+from kvproof.engine.llamacpp.graph.allocator import ALIGNMENT, GPU_ALIGNMENT, Pool, repeats
 from kvproof.engine.llamacpp.graph.tensors import Graph, Tensor
 from kvproof.engine.llamacpp.overrides import HOST
 
 # GGML_OP_OFFLOAD_MIN_BATCH: fewer rows are computed where the weight lies.
-_LEAST_BATCH = 32
+LEAST_BATCH = 32
 # GGML_SCHED_MAX_COPIES: inputs are kept so many times where GPUs work on batches in turn.
 _COPIES = 4
 _ENTRY = -1
@@ -88,13 +88,19 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
         return self.weights[layer].bytes(tensor) if self.weights else 2 * tensor.weight
 
 
-def device_bytes(graph: Graph, where: Where, tokens: int) -> dict[int, int]:
-    """Bytes of every device's compute buffer for `graph`, a batch of `tokens`."""
+def device_bytes(
+    graph: Graph, where: Where, tokens: int, ends: Iterable[tuple[int, int]] = ()
+) -> dict[int, int] | None:
+    """Bytes of every device's compute buffer for `graph`, a batch of `tokens`.
+
+    None where memory is not free alike after both layers of a pair of `ends`.
+    """
     _assign(graph, where, tokens)
     pools = {device: Pool(ALIGNMENT if device == HOST else GPU_ALIGNMENT)
              for device in (*range(where.gpus), HOST)}  # fmt: skip
     plan = _Plan(graph, where)
-    place_all(plan.leaves, plan.nodes, pools)
+    if not repeats(plan.leaves, plan.nodes, pools, ends):
+        return None
     return {device: pool.peak for device, pool in pools.items()}
 
 
@@ -102,7 +108,7 @@ def _assign(graph: Graph, where: Where, tokens: int) -> None:
     """A device for every tensor."""
     for leaf in graph.leaves:
         leaf.device = HOST
-    forced = where.norms_stay and (where.whole or tokens < _LEAST_BATCH)
+    forced = where.norms_stay and (where.whole or tokens < LEAST_BATCH)
     for node in graph.nodes:
         node.device = _wanted(node, where, forced)
     work = [node for node in graph.nodes if not _shows(node)]
@@ -121,7 +127,7 @@ def _wanted(node: Tensor, where: Where, forced: bool) -> int | None:
         return HOST
     if node.weight:
         device = where.device(node)
-        if device == HOST and where.offloads and where.gpus and _rows(node) >= _LEAST_BATCH:
+        if device == HOST and where.offloads and where.gpus and _rows(node) >= LEAST_BATCH:
             return 0
         return device
     if node.normed and forced and 0 <= node.layer < len(where.layers):

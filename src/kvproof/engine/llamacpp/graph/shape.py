@@ -169,6 +169,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """A model and the batch whose graph llama.cpp reserves memory for.
 
+    `ends`: pairs of layers after which memory must be free alike, where repetitions are left out.
     `inputs`: ways into the graph, by build. `checkpoints`: every so many layers the stream is kept.
     `residuals`: streams beside each other. `stacked`: so many layers add vectors of a picture.
     `stream_rank`: the rank of what gates the streams.
@@ -178,6 +179,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     hidden: int
     vocabulary: int
     layers: tuple[Layer, ...]
+    ends: tuple[tuple[int, int], ...]
     experts: Experts
     inputs: str
     indexed_rows: bool
