@@ -44,6 +44,8 @@ CAPACITY = kvproof.capacity(MODEL, VLLM, kv_bytes=40_000_000_000)
         lambda: CAPACITY.sequences("4k"),
         lambda: kvproof.Deployment("vllm", "H100", used=-5),
         lambda: kvproof.Deployment("ollama", "H100", gpu_memory={}),
+        lambda: kvproof.Deployment("tensorrt_llm", "H100", max_attention_window="auto"),
+        lambda: kvproof.budget(MODEL, kvproof.Deployment("sglang", "H100", pp_size=10**9)),
         lambda: kvproof.Deployment("sglang", "H100", ep_size=float("inf")),
         lambda: kvproof.Deployment("tensorrt_llm", "H100", max_beam_width=float("inf")),
         lambda: kvproof.Deployment("formula", "H100", max_model_len=float("nan")),

@@ -33,9 +33,13 @@ def test_experts_are_split_over_the_sets_and_attention_is_copied() -> None:
     experts = 58 * 256 * 3 * 7168 * 2048 / 8  # one byte a weight
     assert _weights(alone) - _weights(two) == pytest.approx(experts / 2, rel=0.01)
     assert two.rows[0].total_sequences == two.rows[0].sequences
-    assert alone.rows[0].alone is not None
-    assert two.rows[0].alone is not None
-    assert two.rows[0].alone.seconds == alone.rows[0].alone.seconds
+    one, both = alone.rows[0].alone, two.rows[0].alone
+    assert one is not None
+    assert both is not None
+    # One sequence has one owner; of its eight experts each set reads half.
+    assert both.kv_bytes == one.kv_bytes
+    half = 8 * experts * 8 / 256 / 2
+    assert one.weight_bytes - both.weight_bytes == pytest.approx(half, rel=0.001)
 
 
 @pytest.mark.parametrize(

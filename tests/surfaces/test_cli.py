@@ -284,7 +284,7 @@ def test_errors_have_a_json_form() -> None:
         '{"model_type": "llama", "num_hidden_layers": 1000000000000}',
         '{"model_type": "llama", "rope_scaling": [1]}',
         '{"model_type": "llama", "partial_rotary_factor": {}}',
-        '{"model_type": "llama", "rope_scaling": {"type": "yarn", "factor": "x"}}',
+        '{"model_type": "llama", "rope_scaling": {"original_max_position_embeddings": "x"}}',
         '{"model_type": "llama", "rope_parameters": {"rope_type": 5}}',
         '{"model_type": "llama", "num_hidden_layers": -3}',
         '{"model_type": "llama", "num_hidden_layers": "32"}',
@@ -333,6 +333,10 @@ def test_unknown_faults_are_101(
 def test_a_pasted_gguf_files_quantization_is_not_ignored_silently(tmp_path: Path) -> None:
     pasted = ("llama-server", "-m", str(tmp_path / "Qwen3-8B-Q4_K_M.gguf"), "-c", "8192")
     beside = kvproof("plan", LLAMA, "--gpu", "RTX4090", "--contexts", "4k", "--", *pasted)
+    assert "weights are reckoned as Q4_K_M" in beside.stderr
+    assert "weights Q4_K_M" in beside.stdout
+    untyped = ("llama-server", "-m", str(tmp_path / "model.gguf"), "-c", "8192")
+    beside = kvproof("plan", LLAMA, "--gpu", "RTX4090", "--contexts", "4k", "--", *untyped)
     assert "give the GGUF file for its quantization" in beside.stderr
     alone = kvproof("plan", "--gpu", "RTX4090", "--contexts", "4k", "--", *pasted)
     assert alone.returncode == 2

@@ -80,7 +80,7 @@ def loaded_bytes(model: Model, group: TensorGroup, asked: str | None) -> int:
         return size
     if not group.linear or group.role in _KEPT_ROLES:
         return size
-    name = asked.lower().replace("-", "_")
+    name = str(asked).lower().replace("-", "_")
     bits = next((bits for parts, bits in _ASKED_BITS if any(part in name for part in parts)), 16)
     return int(size * bits / 16)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from kvproof.engine.base import Deployment
+from kvproof.errors import UsageError
 
 Extra = Literal["first", "last", "final"]
 """Who holds the layers that are left over: one each the first or the last stages, or the final
@@ -13,7 +14,9 @@ stage all of them."""
 
 
 def stage_layers(layers: int, stages: int, extra: Extra) -> tuple[range, ...]:
-    """The layers of every stage, in order."""
+    """The layers of every stage, in order; UsageError for more stages than layers."""
+    if stages > max(layers, 1):
+        raise UsageError(f"{layers} layers make no {stages} pipeline stages", hint="give fewer")
     each, left = divmod(layers, stages)
     counts = [each] * stages
     if extra == "final":

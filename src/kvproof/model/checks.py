@@ -19,9 +19,8 @@ _SIZE = re.compile(
 )
 ROTARY = ("rope_parameters", "rope_scaling")
 """The names of a config's rotary section."""
-_ROTARY_NUMBERS = (
-    "factor", "original_max_position_embeddings", "partial_rotary_factor", "rope_theta",
-)  # fmt: skip
+_ROTARY_NUMBERS = ("original_max_position_embeddings", "partial_rotary_factor", "rope_theta")
+"""A factor that makes no sense stretches nothing (overrides.factor_of)."""
 _LAYERS = re.compile(r"(^|_)(layers?|blocks|depth)$")
 
 

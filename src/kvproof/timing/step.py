@@ -62,6 +62,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         """Batches that `sequences` are dealt out to: one for each copy's stage, while they last."""
         return min(self.stages * self.copies, max(sequences, 1))
 
+    def hitting(self, sequences: float) -> float:
+        """Sets that bring sequences of their own to one set's experts at once."""
+        busy = min(self.copies, max(sequences, 1))
+        return self.sharing / self.copies * busy / self.repeating
+
     def speed(self, sequences: int) -> float:
         """Bytes a second of the ranks that read at once."""
         turns = self.offload.turns if self.offload else 1
@@ -167,18 +172,16 @@ def weights_read(
     experts: int | None = None,
     *,
     sharing: int = 1,
-    repeating: int = 1,
 ) -> int:
     """Weight bytes that a step of `batch` sequences reads; sizes that aren't given are as stored.
 
     Of E experts with k chosen per token a batch hits E x (1 - (1 - k/E)^batch) on average. Of
-    `sharing` sets of ranks with so many sequences each, `repeating` of them the same ones, one
-    reads its part of those that all hit.
+    `sharing` sets of ranks whose sequences are the batch, one reads its part of those experts.
     """
     total = streamed_weight_bytes(model) if streamed is None else streamed
     if not model.experts or not model.experts_per_token:
         return total
-    share = _experts_hit(model, batch * sharing / repeating)
+    share = _experts_hit(model, batch)
     held = expert_bytes(model) if experts is None else experts
     return total - round((1 - share / sharing) * held)
 
@@ -193,10 +196,9 @@ def _rounds_read(
     model: Model, machine: Machine, sequences: float, sizes: tuple[int | None, int | None]
 ) -> int:
     """Weight bytes that a step reads: every batch in flight reads the weights once."""
-    flying = machine.in_flight(sequences)
-    batch = max(sequences, 1) / flying
-    shared = {"sharing": machine.sharing, "repeating": machine.repeating}
-    return round(flying * weights_read(model, batch, *sizes, **shared))
+    flying, each = machine.in_flight(sequences), machine.sharing
+    batch = max(sequences, 1) / flying * machine.hitting(sequences)
+    return round(flying * weights_read(model, batch, *sizes, sharing=each))
 
 
 def _cache_read(

@@ -177,6 +177,8 @@ def _value(name: str, value: Any) -> Any:
             return parse_bytes(value)
         if name in _WHOLE:
             value = int(value)
+        elif name == "max_attention_window":
+            value = _windows(value)
         elif name in ("free_gpu_memory_fraction", "max_util_for_resume"):
             value = float(str(value).split()[0])
     except (TypeError, ValueError, OverflowError, IndexError):
@@ -188,6 +190,15 @@ def _value(name: str, value: Any) -> Any:
     if name == "free_gpu_memory_fraction" and not 0 <= value <= 1:
         raise UsageError(f"{name} is {value}", hint="give a share from 0 to 1")
     return value
+
+
+def _windows(value: Any) -> list[int] | None:
+    """The windows that repeat over the layers: one, or a list."""
+    listed = value if isinstance(value, list | tuple) else [value] if value else []
+    windows = [int(window) for window in listed]
+    if any(window < 1 for window in windows):
+        raise ValueError
+    return windows or None
 
 
 def canonical_flag(name: str) -> str:

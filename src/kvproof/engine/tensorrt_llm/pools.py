@@ -160,8 +160,5 @@ def _beside_encoder(
 
 def _windows(flags: Flags, layers: int, length: int) -> list[int]:
     """The positions that each layer keeps: max_attention_window repeats over the layers."""
-    asked = flags.get("max_attention_window")
-    if not asked:
-        return [length] * layers
-    sizes = [int(w) for w in asked] if isinstance(asked, list | tuple) else [int(asked)]
+    sizes = flags.get("max_attention_window") or [length]
     return [min(length, sizes[i % len(sizes)]) for i in range(layers)]

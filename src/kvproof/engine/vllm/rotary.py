@@ -15,6 +15,7 @@ from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.settings import Settings, is_sparse
 from kvproof.errors import UsageError
 from kvproof.kinds import ChunkedSlot, FullSlot, LatentSlot, SlidingSlot
+from kvproof.model.overrides import factor_of
 from kvproof.model.types import Model
 
 _WITHOUT = (
@@ -109,7 +110,7 @@ def _rows(model: Model, settings: Settings, scaling: Mapping[str, Any]) -> int:
     """Positions of a table."""
     context = model.context or settings.max_model_len
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    factor = float(scaling.get("factor") or 1)
+    factor = factor_of(scaling) or 1.0
     first = int(scaling.get("original_max_position_embeddings") or 0)
     if kind == "longrope":
         return context + first
