@@ -1,7 +1,8 @@
 """Chosen corners for the vLLM oracle, which random deployments reach too seldom.
 
 Heads of 256 with FlashAttention, windows of 0, MTP on models with and without modules, backends of
-latents by name, drafts of other families beside every architecture, and caches of two types.
+latents by name, drafts of other families beside every architecture, caches of two types, and many
+ranks.
 """
 
 from __future__ import annotations
@@ -120,9 +121,26 @@ def _types(rng: random.Random, known: dict[str, Config]) -> Cases:
         yield name, _case(known[name], flags) | drafted
 
 
+def _parallel(rng: random.Random, known: dict[str, Config]) -> Cases:
+    """Every architecture over many ranks, stages, context ranks, replicas and sets of experts."""
+    for name in _pick(rng, known, lambda text: True):
+        ranks = rng.choice([1, 2, 4, 8, 16])
+        flags = {
+            "tensor_parallel_size": ranks,
+            "pipeline_parallel_size": rng.choice([None, None, 2, 3, 4, 8]),
+            "decode_context_parallel_size": rng.choice([None, None, None, 2, 4, ranks]),
+            "data_parallel_size": rng.choice([None, None, 2, 4]),
+            "enable_expert_parallel": rng.choice([None, None, True]),
+            "kv_cache_dtype": rng.choice([None, None, "fp8"]),
+            "max_model_len": rng.choice([None, -1, 4096]),
+        }
+        yield name, _case(known[name], flags)
+
+
 CORNERS: dict[str, Callable[[random.Random, dict[str, Config]], Cases]] = {
     "wide": _wide, "windowless": _windowless, "modules": _modules, "latents": _latents,
     "drafts": _drafts, "types": _types,
+    "parallel": _parallel,
 }  # fmt: skip
 
 

@@ -7,12 +7,18 @@ ones.
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
 from scripts.oracle_vllm_backends import own_choice, same
 from scripts.vllm_planner.pretend import GPUS
 from tests.conftest import GROUND_TRUTH
 
+import kvproof
+from kvproof.engine import vllm
+from kvproof.engine.command import render_command
 from kvproof.engine.vllm.backend_table import ROWS
+from kvproof.errors import UsageError
 
 TRUTH = json.loads((GROUND_TRUTH / "vllm_backends.json").read_text())
 
@@ -28,3 +34,40 @@ def test_the_cases_touch_every_gpu_and_backend() -> None:
     rare = {"TOKENSPEED_MLA", "FLASHINFER_MLA_SPARSE_SM90", "TRITON_FLASH_ATTN",
             "TRITON_FLASHINFER"}  # fmt: skip
     assert set(ROWS) - rare <= picked
+
+
+def _llama(**flags: Any) -> vllm.VllmCapacity:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B", offline=True)
+    return vllm.capacity(model, kvproof.Deployment("vllm@0.32", "H100-80GB", **flags), 2**34)
+
+
+def test_a_backend_is_named_by_itself_or_in_its_config() -> None:
+    assert _llama(attention_backend="triton_attn").attention_backend == "TRITON_ATTN"
+    assert _llama(attention_config={"backend": "FLASHINFER"}).attention_backend == "FLASHINFER"
+    assert _llama(attention_backend="auto").attention_backend == "FLASH_ATTN"
+
+
+def test_a_name_that_the_release_does_not_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="FLASH_ATTN"):
+        _llama(attention_backend="FLASH_ATTEN")
+    with pytest.raises(UsageError, match="TURBOQUANT runs no model by itself"):
+        _llama(attention_backend="TURBOQUANT")
+
+
+def test_layers_left_out_of_the_quantization_keep_their_type() -> None:
+    """Two of 32 layers in bf16: blocks of 32, in which a page in fp8 holds 16 tokens of theirs."""
+    plain, mixed = (
+        _llama(kv_cache_dtype="fp8"),
+        _llama(kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=["0", "1"]),
+    )
+    page = 16 * 2 * 8 * 128  # bytes of 16 tokens of a layer in fp8
+    assert plain.bytes_per_block == 32 * page
+    assert mixed.block_size == 32
+    assert mixed.bytes_per_block == 2 * (30 + 2 * 2) * page
+
+
+def test_pasted_layers_come_back_in_the_command() -> None:
+    pasted = "vllm serve m --kv-cache-dtype fp8 --kv-cache-dtype-skip-layers 0 sliding_window"
+    read = kvproof.Deployment.from_command(pasted, gpu="H100-80GB")
+    assert read.flags["kv_cache_dtype_skip_layers"] == ("0", "sliding_window")
+    assert render_command("m", read) == pasted

@@ -76,15 +76,14 @@ def _in_two_types(model: Model, settings: Settings, blocks: Blocks) -> Blocks:
     slot = _first(model)
     if slot is None or is_v4(model):
         return blocks
-    first = blocks.backend_of(slot, skipped=skips(settings, slot.layer, slot))
+    first = _first_backend(model, settings, blocks, slot)
     whole = msgspec.structs.replace(settings, kv_dtype="auto")
-    row, wide = (_token_bytes(model, each, first) for each in (settings, whole))
+    row, wide = (_widest_row(model, each, first) for each in (settings, whole))
     if wide <= row:
         return blocks
-    both = 2 if isinstance(slot, LatentSlot) else 1  # counted as keys and values there
     step = max(first.smallest, blocks.size)
-    needed = max(both * wide * first.smallest, blocks.state_page or 0)
-    size = max(blocks.size, step * -(-needed // (step * both * row)))
+    needed = max(wide * first.smallest, blocks.state_page or 0)
+    size = max(blocks.size, step * -(-needed // (step * row)))
     every = _all_backends(model, settings, attention_of(model, settings), blocks.backend)
     for backend in every if size != blocks.size else ():
         if not backend.takes(size):
@@ -93,9 +92,29 @@ def _in_two_types(model: Model, settings: Settings, blocks: Blocks) -> Blocks:
                 "need",
                 hint=f"leave {SKIPPED} out",
             )
-    page = size * both * row
+    page = size * row
     state = blocks.state_page if blocks.state_page is None else page
     return msgspec.structs.replace(blocks, size=size, shared_page=page, state_page=state)
+
+
+def _first_backend(
+    model: Model, settings: Settings, blocks: Blocks, slot: FullSlot | LatentSlot
+) -> Backend:
+    """The backend of the first cache that is made: a sparse model's indexer comes first."""
+    if settings.platform == "cuda" and attention_of(model, settings).sparse:
+        return next(iter(pooled_backends(model, settings)), INDEXER)
+    return blocks.backend_of(slot, skipped=skips(settings, slot.layer, slot))
+
+
+def _widest_row(model: Model, settings: Settings, backend: Backend) -> int:
+    """Bytes of a token in a layer of the model's most heads and widest keys, as its config counts
+    them; a latent is one head with keys and values of its width."""
+    pairs = [slot for slot in model.slots if isinstance(slot, FullSlot)]
+    if not pairs:
+        return 2 * _token_bytes(model, settings, backend)
+    heads = heads_on(max(slot.kv_heads for slot in pairs), settings.ranks)
+    width = max(slot.k_dim for slot in pairs)
+    return pair_row(heads, width, width, settings, scaled=backend.packs_heads)
 
 
 def _first(model: Model) -> FullSlot | LatentSlot | None:
@@ -303,8 +322,11 @@ def _draft_backend(model: Model, settings: Settings) -> Backend | None:
     typed = msgspec.structs.replace(settings, kv_dtype=draft_kv_dtype(model, settings))
     heads = {"query_heads": target.query_heads, "kv_heads": target.kv_heads}
     attention = msgspec.structs.replace(attention_of(draft, typed), **heads)
-    forced = own.backend or attention.forced
-    return choose(msgspec.structs.replace(attention, forced=forced))
+    attention = msgspec.structs.replace(attention, forced=own.backend or attention.forced)
+    if own.kv_dtype is not None:  # the copied settings take the default block for an asked one
+        block = settings.block_size or DEFAULT_BLOCK
+        attention = msgspec.structs.replace(attention, block_size=block)
+    return choose(attention)
 
 
 def _all_backends(

@@ -117,6 +117,7 @@ def _unify_pages(layers: tuple[Layer, ...]) -> tuple[Layer, ...] | None:
             if spec.kind == "state":
                 spec = spec.padded(target)
             elif target % page == 0:
+                _check_scaled(spec)
                 spec = msgspec.structs.replace(
                     spec, block_size=spec.block_size * (target // page), padded_bytes=None
                 )
@@ -126,6 +127,20 @@ def _unify_pages(layers: tuple[Layer, ...]) -> tuple[Layer, ...] | None:
                 spec = spec.padded(target)
         out.append(Layer(layer.name, layer.index, spec))
     return tuple(out)
+
+
+def _check_scaled(spec: Spec) -> None:
+    """Raise UsageError for a page that was padded and would have to hold more tokens still.
+
+    Source: vLLM 0.32, v1/core/kv_cache_utils.py (unify_kv_cache_spec_page_size): it keeps the
+    padding and fails on its own assertion.
+    """
+    if spec.padded_bytes is not None:
+        raise UsageError(
+            "vLLM pads sliding layers to a quantized page and fails where another layer keeps the "
+            "model's type",
+            hint="leave the other layers out of kv_cache_dtype_skip_layers",
+        )
 
 
 def _equal_groups(layers: tuple[Layer, ...], ratio: float | None) -> tuple[LayerGroup, ...]:

@@ -154,6 +154,12 @@ def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> S
     size = blocks.size
     if settings.rules.sliding_own_block and not is_inkling(model):
         size = blocks.backend.largest_within(row, blocks.shared_page or row * blocks.size)
+    if blocks.shared_page is not None and size * row > blocks.shared_page:
+        raise UsageError(
+            f"{blocks.backend.name} needs blocks of {size} tokens, which do not fit in the page of "
+            "the quantized layers: vLLM fails on it",
+            hint="leave sliding layers out of kv_cache_dtype_skip_layers",
+        )
     return msgspec.structs.replace(
         base,
         kind="sliding",
