@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("numba")
 
 from kvproof.errors import UsageError  # noqa: E402
-from kvproof.lab.models.sources import default_weights, load, random_body  # noqa: E402
+from kvproof.lab.experiments import material  # noqa: E402
+from kvproof.lab.models.sources import default_weights, random_body  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +32,14 @@ def small():
 
 @pytest.fixture(scope="session")
 def smollm():
-    """SmolLM2-135M-Instruct in f32; skipped where its package is missing, unless CI says no."""
+    """SmolLM2-135M-Instruct in f32, the experiments' own, so that it is read once.
+
+    Skipped where its package is missing, unless CI says no.
+    """
     try:
         default_weights()
     except UsageError as error:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(str(error))
-    return load()
+    return material.smollm()

@@ -53,6 +53,17 @@ def test_forks_answer_as_if_asked_alone(small, by_head):
     assert torch.allclose(got, torch.cat(alone), atol=1e-4)
 
 
+def test_bounds_that_read_together_keep_what_each_keeps_alone(smollm):
+    bounds = [evicting.Bound("heavy", n, 16, by_head=True) for n in (16, 32)]
+    text = page(48, 1).tokens
+    for bound, (step, logits) in zip(bounds, evicting.read(bounds, text), strict=True):
+        ((alone, wanted),) = evicting.read([bound], text)
+        assert torch.allclose(logits, wanted, atol=1e-3)
+        assert [k.positions.tolist() for k in step.kept.values()] == [
+            k.positions.tolist() for k in alone.kept.values()
+        ]
+
+
 def test_needles_lie_where_the_page_says(smollm):
     told = page(120, 5)
     assert len(told.tokens) == 120
@@ -77,7 +88,7 @@ def test_the_whole_cache_finds_what_a_window_dropped(smollm):
     found = {}
     for policy in (None, "window"):
         bound = evicting.Bound(policy, 48 if policy else 160, 32, by_head=False)
-        step, _ = bound.read(told.tokens, len(told.needles))
+        ((step, _),) = evicting.read([bound], told.tokens, len(told.needles))
         found[policy] = evicting._found(step, told.needles)
         kept = bound.kept(160)
         assert all(set(k.positions.tolist()) == kept for k in step.kept.values())

@@ -18,9 +18,13 @@ from kvproof.surfaces.lab import experiment_chart, experiment_text  # noqa: E402
 pytestmark = pytest.mark.lab
 
 
-@pytest.mark.parametrize("name", list(experiments.EXPERIMENTS))
-def test_predictions_hold(name, smollm):
-    result = getattr(experiments, name)(**SMALL[name])
+@pytest.fixture(scope="module", params=list(experiments.EXPERIMENTS))
+def result(request, smollm):
+    """Every experiment, made small and run once."""
+    return getattr(experiments, request.param)(**SMALL[request.param])
+
+
+def test_predictions_hold(result):
     assert result.rows
     assert [c for c in result.checks if not c.holds] == []
     assert {len(row) for row in result.rows} == {len(result.columns)}
@@ -29,10 +33,8 @@ def test_predictions_hold(name, smollm):
     json.dumps(result.chart)
 
 
-@pytest.mark.parametrize("name", list(experiments.EXPERIMENTS))
-def test_both_figures_are_shown(name, smollm):
+def test_both_figures_are_shown(result):
     """A table or a check has a planned or predicted figure, and the chart can be drawn."""
-    result = getattr(experiments, name)(**SMALL[name])
     assert [c for c in result.checks if c.tolerance is not None], "nothing is judged"
     assert all(c.because for c in result.checks if c.tolerance is None and c.ratio != 1)
     vl_convert = pytest.importorskip("vl_convert")

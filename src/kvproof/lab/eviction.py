@@ -159,3 +159,21 @@ class EvictingStep:
                 keep = chosen(policy, entries, budget, self.kept[slot].mass)
                 self.pool.keep(self.sequence, group, keep)
                 self.kept[slot] = self.kept[slot].only(keep)
+
+
+class SideBySide:
+    """A pass of several steps over equally many tokens each, one after the other."""
+
+    def __init__(self, steps: Seq[EvictingStep]) -> None:
+        self.steps = steps
+
+    def attend(
+        self, layer: int, q: torch.Tensor, vectors: tuple[torch.Tensor, ...], body: Body
+    ) -> torch.Tensor:
+        """Each step's rows attend over that step's own entries."""
+        count = len(self.steps)
+        own = zip(q.chunk(count), *(v.chunk(count) for v in vectors), strict=True)
+        return torch.cat([
+            step.attend(layer, queries, tuple(parts), body)
+            for step, (queries, *parts) in zip(self.steps, own, strict=True)
+        ])  # fmt: skip

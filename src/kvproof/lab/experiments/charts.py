@@ -12,7 +12,7 @@ from typing import Any
 Spec = dict[str, Any]
 Records = Sequence[dict[str, Any]]
 _WIDTH, _HEIGHT = 520, 260
-_AXIS = {"labelLimit": 240, "titlePadding": 8, "tickCount": 8}
+_AXIS = {"labelLimit": 240, "titlePadding": 8, "tickCount": 6}
 _FEW = 10  # points that get a tick each
 _COLOUR = "#0f6b63"
 _TICK = {"type": "tick", "thickness": 2.5, "color": "#111111", "tooltip": True}
