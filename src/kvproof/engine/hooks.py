@@ -40,8 +40,8 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
 
     Of one replica's ranks: `attention` sets with a cache and requests of their own, times `dealing`
     sets that hold the same cache and deal a step's sequences out, times `repeating` sets that hold
-    the same cache and run every sequence alike. `outside` of as many more replicas belong to the
-    same experts.
+    the same cache and run every sequence alike. `outside`: replicas, this one among them, whose
+    ranks share the same experts.
     """
 
     attention: int = 1
