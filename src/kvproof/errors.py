@@ -45,6 +45,10 @@ class HubError(KvproofError):
     exit_status = 3
 
 
+class HubUnreachedError(HubError):
+    """The hub could not be asked at all: no network, or told not to."""
+
+
 def unknown_name(kind: str, name: str, known: list[str], *, see: str) -> UsageError:
     """A `UsageError` for an unknown `kind` of name that offers the nearest known ones."""
     near = _nearest(name, known)

@@ -40,6 +40,9 @@ def test_every_entry_is_read(name: str) -> None:
         ("deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-R1", None),
         ("unsloth/gemma-3-27b-it-bnb-4bit", "google/gemma-3-27b-it", "bitsandbytes"),
         ("unsloth/phi-4-unsloth-bnb-4bit", "microsoft/phi-4", "bitsandbytes"),
+        ("unsloth/Qwen3-30B-A3B-GGUF", "Qwen/Qwen3-30B-A3B", "Q4_K_M"),
+        ("mlx-community/Qwen3-8B-4bit", "Qwen/Qwen3-8B", "mlx"),
+        ("lmstudio-community/Qwen3-8B-MLX-8bit", "Qwen/Qwen3-8B", "mlx"),
         ("gpt-3", "openai/gpt-3-175b", None),
     ],
 )
@@ -53,6 +56,13 @@ def test_names_of_fine_tunes_and_quantizations(asked: str, found: str, method: s
     if method:
         assert model.quantization is not None
         assert model.quantization.method == method
+
+
+def test_mlx_packs_the_embedding_and_head_in_groups_of_64() -> None:
+    """mlx-community/Qwen3-8B-4bit holds 4.61 GB, -8bit 8.71 GB: 4.5 and 8.5 bits a weight."""
+    for bits, published in ((4, 4.61e9), (8, 8.71e9)):
+        model = kvproof.load_model(f"mlx-community/Qwen3-8B-{bits}bit", offline=True)
+        assert weight_bytes(model) == pytest.approx(published, rel=0.002)
 
 
 def test_one_publishers_recipe_is_not_taken_for_anothers_checkpoint() -> None:

@@ -68,7 +68,7 @@ def test_a_quantized_name_beside_a_model_is_said(command: tuple[str, ...]) -> No
     name, *options = command
     said = _run(name, "Qwen/Qwen3-8B", *options, "--", "llama-server -hf org/x:Q4_K_M -c 4096")
     assert "not the pasted command's org/x:Q4_K_M" in said.stderr
-    assert "give the GGUF file for its quantization" in said.stderr
+    assert "weights are reckoned as Q4_K_M, by the name org/x:Q4_K_M" in said.stderr
 
 
 def test_a_length_beyond_the_engines_is_no_number_of_blocks() -> None:

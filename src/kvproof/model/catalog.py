@@ -41,11 +41,23 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     quantization: Mapping[str, Any] | None = None
 
     def config(self) -> dict[str, Any]:
-        """The parsed config, with the quantization that the asked-for name implies."""
+        """The parsed config, with the quantization that the asked-for name implies.
+
+        Packings that no config's quantization section holds are left to the caller (`packed`).
+        """
         parsed: dict[str, Any] = msgspec.json.decode(self.entry.config)
-        if self.quantization is not None:
+        if self.quantization is not None and self.packed is None:
             parsed = {**parsed, "quantization_config": dict(self.quantization)}
         return parsed
+
+    @property
+    def packed(self) -> Mapping[str, Any] | None:
+        """How MLX or a GGUF file packs the weights, where the name says one of them."""
+        scheme = self.quantization
+        return scheme if scheme is not None and scheme["quant_method"] in _PACKINGS else None
+
+
+_PACKINGS = ("gguf", "mlx")
 
 
 class _Catalog(msgspec.Struct, frozen=True):
@@ -129,13 +141,18 @@ _SUFFIXES: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
     (r"-nvfp4|-fp4", _NVFP4),
     (r"-unsloth-bnb-4bit|-bnb-4bit|-4bit", _NF4),
     (r"-bnb-8bit", {"quant_method": "bitsandbytes", "load_in_8bit": True}),
-    (r"-bf16|-fp16|-f16|-hf|-gguf", None),
+    (r"-gguf", {"quant_method": "gguf"}),
+    (r"-bf16|-fp16|-f16|-hf", None),
     (r"-instruct|-chat|-it|-base|-thinking|-reasoning|-sft|-dpo|-pt", None),
     (r"-\d{4}|-v\d+(\.\d+)?", None),
 )
 
 _RECIPES = frozenset({"redhatai", "neuralmagic", "nm-testing"})
 """Publishers whose quantized checkpoints follow the recipes that these schemes stand for."""
+
+_MLX_PUBLISHER = "mlx-community"
+_MLX = re.compile(r"-(?:mlx-)?([2-6]|8)[-_]?bit(-mlx)?(?:-dwq(?:-[\w.]+)?)?$")
+"""mlx-lm's `convert -q` names: bits a weight, in groups of 64 unless it is told otherwise."""
 
 _SCHEME_KEYS = frozenset({"quantization_config", "compression_config", "text_config"})
 """Where a config may hold its scheme."""
@@ -153,6 +170,9 @@ def find(name: str) -> Found | None:
     if publisher in _RECIPES:  # not for another publisher's checkpoint of that short name
         stripped, scheme = _strip(own)
         wanted = own if scheme is None else stripped
+    elif (mlx := _MLX.search(own)) and (publisher == _MLX_PUBLISHER or "-mlx" in mlx[0]):
+        wanted = own[: mlx.start()]
+        scheme = {"quant_method": "mlx", "bits": int(mlx[1]), "group_size": 64}
     while True:
         if wanted in short:
             return _found(name, short[wanted], scheme)
@@ -181,11 +201,16 @@ def _lost_scheme(entry: Entry) -> bool:
 
 def _found(asked: str, target: str, scheme: Mapping[str, Any] | None) -> Found:
     said = f"{asked} is read with the geometry of {target}"
-    if scheme is not None:
-        said += f" and {scheme['quant_method']} weights, as its name says"
+    if scheme is not None and scheme["quant_method"] != "gguf":  # its type gets a note of its own
+        said += f" and {_shown(scheme)} weights, as its name says"
     if asked.rpartition("/")[2].lower() == target.rpartition("/")[2].lower():
         said = f"{asked} is {target} in the catalogue"
     return Found(name=target, entry=_catalog().models[target], assumption=said, quantization=scheme)
+
+
+def _shown(scheme: Mapping[str, Any]) -> str:
+    method = scheme["quant_method"]
+    return f"MLX {scheme['bits']}-bit" if method == "mlx" else str(method)
 
 
 def _strip(name: str) -> tuple[str, Mapping[str, Any] | None]:

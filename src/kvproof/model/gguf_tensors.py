@@ -103,7 +103,7 @@ def role_of(name: str) -> Role:
 
 def _quantization(tensors: list[TensorInfo]) -> Quantization:
     kinds = {tensor.type for tensor in tensors}
-    schemes = {kind: _scheme(kind) for kind in kinds}
+    schemes = {kind: scheme_of(kind) for kind in kinds}
     return FileQuantization(
         method="gguf",
         default=None,
@@ -111,7 +111,7 @@ def _quantization(tensors: list[TensorInfo]) -> Quantization:
     )
 
 
-def _scheme(kind: GgmlType) -> Scheme:
+def scheme_of(kind: GgmlType) -> Scheme:
     """Blocks of a row as so many scales, which makes odd block sizes whole bytes."""
     return Scheme(
         name=kind.name.lower(), bits=0, group=kind.block, scale_bits=kind.block_bytes * 8,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvproof.errors import HubError
+from kvproof.errors import HubError, HubUnreachedError
 
 # The library's exception names, from the most to the least special (each is a class of
 # huggingface_hub.errors, or of the HTTP client below it).
@@ -21,6 +21,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
      "unset it once"),
     ("HFValidationError", "{repo} is no hub name", "write org/name"),
 )  # fmt: skip
+_UNASKED = ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
 
 
 def explained(error: Exception, repo_id: str) -> HubError:
@@ -28,13 +29,14 @@ def explained(error: Exception, repo_id: str) -> HubError:
     names = {kind.__name__ for kind in type(error).__mro__}
     for name, what, hint in _MEANINGS:
         if name in names:
-            return HubError(what.format(repo=repo_id[:80]), hint=hint)
+            kind = HubUnreachedError if name in _UNASKED else HubError
+            return kind(what.format(repo=repo_id[:80]), hint=hint)
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
         return HubError(f"the hub refuses {repo_id[:80]} ({status})", hint="set a valid HF_TOKEN")
     if status is not None:
         return HubError(f"the hub answers {status} for {repo_id[:80]}", hint="try again later")
-    return HubError(
+    return HubUnreachedError(
         f"the hub can't be reached for {repo_id[:80]} ({type(error).__name__})",
         hint="check the network or HF_ENDPOINT, or give a local config.json",
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import structs
 
-from kvproof.errors import HubError, KvproofError, ModelError
+from kvproof.errors import HubError, HubUnreachedError, KvproofError, ModelError
 from kvproof.model import catalog
-from kvproof.model.names import parse_hub_name
+from kvproof.model.names import HubName, parse_hub_name
 from kvproof.model.types import Model, Source
 
 # Names of Ollama that stand for a hub repository.
@@ -121,6 +121,8 @@ def _by_name(name: str, *, offline: bool) -> Model:
             model = _from_catalog(asked.repo, known)
             note = f"the catalogue's config is taken, not the hub's ({error.message})"
             return structs.replace(model, notes=(note, *model.notes))
+        if (typed := _of_unreached_file(asked, error)) is not None:
+            return typed
         if forced or asked.pinned or asked.revision:
             raise
         if offline:
@@ -132,6 +134,20 @@ def _by_name(name: str, *, offline: bool) -> Model:
         ) from error
 
 
+def _of_unreached_file(asked: HubName, error: HubError) -> Model | None:
+    """The catalogue's model with the type that a tag or a file's name says, the hub out of reach.
+
+    None where the hub was asked and has no such file, and for a name that says no type.
+    """
+    known = catalog.find(asked.repo) if asked.tag or asked.file else None
+    if known is None or not isinstance(error, HubUnreachedError):
+        return None
+    plain = _from_catalog(asked.repo, known)
+    model = named_weights(plain, f"{asked.repo}:{asked.tag}" if asked.tag else str(asked.file))
+    note = f"the catalogue's config is taken, not the hub's file ({error.message})"
+    return None if model is plain else structs.replace(model, notes=(note, *model.notes))
+
+
 def _from_catalog(asked: str, found: catalog.Found) -> Model:
     from kvproof.model.read import read_config
 
@@ -139,6 +155,33 @@ def _from_catalog(asked: str, found: catalog.Found) -> Model:
     place = entry.source + (f" [{entry.licence}]" if entry.licence else "")
     source = Source(origin="catalog", location=place, note=entry.note or None)
     model = read_config(found.config(), name=asked, source=source)
+    if found.packed is not None:
+        model = _packed(model, found.packed, asked)
     if found.assumption is None:
         return model
     return structs.replace(model, notes=(found.assumption, *model.notes))
+
+
+def _packed(model: Model, packing: Mapping[str, Any], name: str) -> Model:
+    """`model` with weights in MLX's or a GGUF file's form, as its name says."""
+    if packing["quant_method"] == "mlx":
+        from kvproof.model.mlx import with_quantization
+
+        return with_quantization(model, packing)
+    return named_weights(model, name)
+
+
+def named_weights(model: Model, name: str) -> Model:
+    """`model` with the types that a GGUF file called `name` has, and a note that says so.
+
+    Itself where the name says none, and for a model whose own GGUF file was read.
+    """
+    from kvproof.model.gguf_named import TYPE_NOTE, named_type, type_note, typed
+
+    if model.source.origin == "gguf" or not model.tensors:
+        return model
+    kind = named_type(model, name)
+    if kind is None:
+        return model
+    before = tuple(note for note in model.notes if not note.startswith(TYPE_NOTE))
+    return structs.replace(typed(model, kind), notes=(*before, type_note(kind, name)))

@@ -21,20 +21,17 @@ def chosen_model(ctx: click.Context, named: str | None, usage: str) -> Any:
     from kvproof.errors import ModelError, UsageError
 
     source: str | None = ctx.params["source"]
-    if source and named and source != named:
-        note = _instead(source, named)
-        ctx.meta["notes"] = (*notes_of(ctx), note)
-        warn((note,))
     asked = source or named
     if asked is None:
         raise UsageError("no model is named", hint=usage)
     refuse_command(asked)
     try:
-        return load_model(asked, offline=ctx.params["offline"])
+        model = load_model(asked, offline=ctx.params["offline"])
     except ModelError as error:
         if asked == named and asked.endswith(".gguf"):
             raise ModelError(error.message, hint=_ABSENT_FILE) from None
         raise
+    return _beside(ctx, model, named) if source and named and source != named else model
 
 
 def refuse_command(source: str) -> None:
@@ -54,10 +51,19 @@ def refuse_command(source: str) -> None:
         )
 
 
-def _instead(source: str, named: str) -> str:
-    """A word on the model that is asked about; weights in GGUF are not those of a config."""
+def _beside(ctx: click.Context, model: Any, named: str) -> Any:
+    """The model that is asked about, with the weights that the pasted command's name says.
+
+    A note says that it is not the command's own; weights in GGUF are not those of a config.
+    """
+    from kvproof.model.load import named_weights
+
+    source = ctx.params["source"]
     said = f"{source} is planned, not the pasted command's {named.removesuffix(_DEFAULT_TAG)}"
-    quantized = named.endswith(".gguf") or ":" in named
-    if not quantized or source.endswith(".gguf") or ":" in source:
-        return said
-    return f"{said}: weights of the type that {source} has; give the GGUF file for its quantization"
+    typed = named_weights(model, named)
+    file = model.source.origin == "gguf" or source.endswith(".gguf") or ":" in source
+    if typed is model and named.endswith(".gguf") and not file:
+        said += f": weights of the type that {source} has; give the GGUF file for its quantization"
+    ctx.meta["notes"] = (*notes_of(ctx), said)
+    warn((said,))
+    return model if file else typed
