@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from kvproof.errors import UsageError
+from kvproof.surfaces.memory_chart import PALETTE, lacking, memory_bars
+from kvproof.terms import device_of
+from kvproof.units import show_bytes, show_context
 
 Spec = dict[str, Any]
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
-# The first six differ by 22 or more in CIE Lab for each kind of colour blindness too.
-_PALETTE = (
-    "#0f6b63", "#d9822b", "#333a6b", "#4aa3c4", "#8dbb6f", "#111111", "#b3154f", "#e3b93c",
-)  # fmt: skip
 _CONFIG = {
     "font": "Inter, Helvetica, Arial, sans-serif",
     "view": {"stroke": None},
@@ -34,11 +33,11 @@ _CONFIG = {
         "offset": 14,
     },
     "legend": {"labelFontSize": 12, "titleFontSize": 12},
-    "range": {"category": list(_PALETTE)},
+    "range": {"category": list(PALETTE)},
 }
 
 
-def base(title: str, subtitle: str, **rest: Any) -> Spec:
+def base(title: str, subtitle: str | list[str], **rest: Any) -> Spec:
     """A specification with the house's title, fonts and colours."""
     return {
         "$schema": _SCHEMA,
@@ -51,69 +50,49 @@ def base(title: str, subtitle: str, **rest: Any) -> Spec:
 
 
 def plan_chart(plan: Any) -> Spec:
-    """The memory of one GPU as a bar, and sequences and speed at each context."""
+    """The memory of each device as a bar, and sequences and speed at each context that fits."""
+    from kvproof.surfaces.show import place_of
+
+    panels: list[Spec] = [memory_bars(plan, place_of(plan, ""))]
+    if any(row.sequences for row in plan.rows):
+        panels.append({"hconcat": [_fit_bars(plan), _speed_bars(plan)], "spacing": 40})
+    copies = "one replica" if plan.replicas == 1 else f"{plan.replicas} replicas"
+    subtitle = [f"{plan.engine}; {plan.ranks} GPU per replica, {copies}", *_misfit(plan)]
     return base(
-        f"{plan.model} on {plan.gpu or 'the given memory'}",
-        f"{plan.engine}; {plan.ranks} GPU per replica, "
-        + ("one replica" if plan.replicas == 1 else f"{plan.replicas} replicas"),
-        vconcat=[
-            _budget_bar(plan),
-            {"hconcat": [_fit_bars(plan), _speed_bars(plan)], "spacing": 40},
-        ],
-        spacing=30,
+        f"{plan.model} on {plan.gpu or 'the given memory'}", subtitle, vconcat=panels, spacing=30
     )
 
 
-def _budget_bar(plan: Any) -> Spec:
-    values = [
-        {"term": t.name, "gib": t.value / 2**30, "order": i, "formula": t.formula}
-        for i, t in enumerate(plan.budget.terms)
-        if t.value > 0
-    ]
-    return {
-        "title": {"text": "Memory of one GPU", "fontSize": 13},
-        "width": 640,
-        "height": 46,
-        "data": {"values": values},
-        "mark": {"type": "bar", "tooltip": True},
-        "encoding": {
-            "x": {"field": "gib", "type": "quantitative", "stack": "zero", "title": "GiB"},
-            "color": {
-                "field": "term",
-                "type": "nominal",
-                "title": None,
-                "scale": {"domain": [v["term"] for v in values], "range": _term_colours(values)},
-                "legend": {"orient": "top", "columns": 4},
-            },
-            "order": {"field": "order"},
-        },
-    }
+def _misfit(plan: Any) -> list[str]:
+    """What a plan that does not fit lacks; nothing where it fits."""
+    from kvproof.surfaces.way_out import verdict
 
-
-def _term_colours(values: list[dict[str, Any]]) -> list[str]:
-    """The cache in the house's first colour, unused memory in grey, the others in turn."""
-    fixed = {"KV cache": _PALETTE[0], "left unused": "#d8d5cb"}
-    others = iter(_PALETTE[1:] * 3)
-    return [fixed.get(str(v["term"])) or next(others) for v in values]
-
-
-def _context_label(tokens: int) -> str:
-    from kvproof.units import show_context
-
-    return show_context(tokens)
+    if plan.fits and plan.capacity.error is None:
+        return []
+    short: dict[str, list[Any]] = {}
+    for term in plan.budget.terms:
+        short.setdefault(device_of(term), []).append(term)
+    missing = [(n, lacking(terms)) for n, terms in short.items() if lacking(terms) > 0]
+    missing = missing if not plan.fits else []
+    said = "; ".join(
+        f"{show_bytes(size)} missing{f' on {name}' if name else ''}" for name, size in missing
+    )
+    return [": ".join(part for part in (verdict(plan), said) if part)]
 
 
 def _fit_bars(plan: Any) -> Spec:
     values = [
-        {"context": _context_label(r.context), "sequences": r.total_sequences} for r in plan.rows
+        {"context": show_context(r.context), "sequences": r.total_sequences} for r in plan.rows
     ]
-    return _labelled_bars(values, "sequences", "Sequences that fit", ",d")
+    copies = plan.replicas * plan.attention_copies
+    whole = f", {copies} copies together" if copies > 1 else ""
+    return _labelled_bars(values, "sequences", f"Sequences that fit{whole}", ",d")
 
 
 def _speed_bars(plan: Any) -> Spec:
     values = [
         {
-            "context": _context_label(r.context),
+            "context": show_context(r.context),
             "rate": round(r.step.tokens_per_second_per_user, 1) if r.step else 0,
         }
         for r in plan.rows
@@ -159,6 +138,49 @@ def _labelled_bars(values: list[dict[str, Any]], field: str, title: str, form: s
             },
         ],
     }
+
+
+def capacity_chart(name: str, engine: str, answer: Any, sequences: dict[int, int]) -> Spec:
+    """How many sequences of each context the cache memory runs at once."""
+    values = [{"context": show_context(n), "sequences": count} for n, count in sequences.items()]
+    panel = _labelled_bars(values, "sequences", "Sequences that run at once", ",d")
+    held = f"{answer.num_blocks:,} blocks of {answer.block_size:,} tokens: {answer.tokens:,} tokens"
+    error = [f"Does not fit: {answer.error}"] if answer.error else []
+    return base(f"{name}, cache of {engine}", [held, *error], vconcat=[{**panel, "width": 460}])
+
+
+def variant_chart(name: str, variant: str, rows: list[tuple[int, Any]]) -> Spec:
+    """The figures of a quantized or an offloaded cache side by side at each context."""
+    fields = rows[0][1].__struct_fields__
+    values = [
+        {
+            "context": show_context(n),
+            "figure": _spoken(field),
+            "gib": getattr(answer, field) / 2**30,
+        }
+        for n, answer in rows
+        for field in fields
+    ]
+    names = [_spoken(field) for field in fields]
+    return base(
+        f"What {name} holds at each context",
+        f"transformers' {variant} cache",
+        width=640,
+        height=320,
+        data={"values": values},
+        mark={"type": "bar", "tooltip": True},
+        encoding={
+            "x": {"field": "context", "type": "ordinal", "sort": None, "title": "context",
+                  "axis": {"labelAngle": 0}},
+            "xOffset": {"field": "figure", "sort": names},
+            "y": {"field": "gib", "type": "quantitative", "title": "GiB"},
+            "color": {"field": "figure", "type": "nominal", "title": None, "sort": names},
+        },
+    )  # fmt: skip
+
+
+def _spoken(field: str) -> str:
+    return "in all" if field == "bytes" else field.removesuffix("_bytes").replace("_", " ")
 
 
 def cache_chart(model: Any, types: Any) -> Spec:

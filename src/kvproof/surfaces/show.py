@@ -181,14 +181,15 @@ def _memory_text(plan: Plan, device: str, terms: Sequence[Term]) -> str:
     lacking = -sum(int(t.value) for t in terms if t.value < 0 and t not in learned)
     if lacking and not plan.fits:
         rows.append(["  missing", show_bytes(lacking), "", ""])
-    title = f"Memory of {_place(plan, device)}: {show_bytes(total)}"
+    title = f"Memory of {place_of(plan, device)}: {show_bytes(total)}"
     return f"{heading(title)}\n  {drawn}\n" + table(["", "size", "share", "between"], rows)
 
 
 _SEVERAL = re.compile(r"^\d+x|\+")
 
 
-def _place(plan: Plan, device: str) -> str:
+def place_of(plan: Plan, device: str) -> str:
+    """A device's name in a title; "": what a plan of like GPUs calls one of them."""
     if device:
         return {"host": "the host, used"}.get(device, device)
     if not plan.gpu or not _SEVERAL.search(plan.gpu):

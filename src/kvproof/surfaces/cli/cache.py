@@ -163,6 +163,11 @@ def _variant(ctx: click.Context, model: Any) -> int:
     values = ctx.params
     ask = _quantized if values["quantized"] else _offloaded
     rows = [(n, ask(model, n, values)) for n in _contexts(ctx, model)]
+    variant = "quantized" if values["quantized"] else "offloaded"
+    if values["chart"]:
+        from kvproof.surfaces.charts import save, variant_chart
+
+        save(variant_chart(model.name, variant, rows), values["chart"])
     if values["as_json"]:
         from kvproof.surfaces.document import document
 
@@ -181,7 +186,7 @@ def _variant(ctx: click.Context, model: Any) -> int:
         [show_context(n), *(show_bytes(getattr(answer, field)) for field in fields)]
         for n, answer in rows
     ]
-    title = heading(f"transformers' {'quantized' if values['quantized'] else 'offloaded'} cache")
+    title = heading(f"transformers' {variant} cache")
     click.echo(f"{show.model_lines(model)}\n\n{title}\n{table(head, lines)}")
     warn(model.notes)
     return 0

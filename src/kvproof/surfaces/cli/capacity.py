@@ -40,6 +40,10 @@ def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
     limit = length_limit(deployment, answer)
     contexts = asked_contexts(ctx) or contexts_up_to(limit)
     sequences = {n: 0 if limit and n > limit else answer.sequences(n) for n in contexts}
+    if values["chart"]:
+        from kvproof.surfaces.charts import capacity_chart, save
+
+        save(capacity_chart(model.name, str(deployment.engine), answer, sequences), values["chart"])
     if values["as_json"]:
         from kvproof.surfaces.document import document
 
