@@ -22,7 +22,7 @@ def where_of(model: Model, flags: Flags, place: Placement) -> Where:
     """The device of every layer's weights, cache and experts."""
     layers = tuple(range(len(place.layers)))
     experts = tuple(_experts(model, place, layer) for layer in layers)
-    away = HOST in (*place.layers, place.output, *experts)
+    away = place.gpus > 0 and HOST in (*place.layers, place.output, *experts)
     return Where(
         layers=place.layers,
         caches=tuple(HOST if place.kv_on_host else device for device in place.layers),
