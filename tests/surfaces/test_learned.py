@@ -38,3 +38,16 @@ def test_rows_of_one_copy_of_the_attention_say_so() -> None:
     text = rows_text(plan)
     assert "each of 8 copies of the attention" in text
     assert f"{plan.rows[0].sequences} ({8 * plan.rows[0].sequences})" in text
+
+
+def test_the_caches_term_is_bounded_as_the_budget_is() -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    deployment = kvproof.Deployment(engine="vllm", gpu="H100-80GB")
+    less = Overheads(
+        engine="vllm", gpu="H100-80GB", starts=3, models=2, kv_bytes=-(2**30), spread=2**27
+    )
+    for learned in (None, less):
+        budget = kvproof.plan(model, deployment, [4096], overheads=learned).budget
+        term = next(term for term in budget.terms if term.name == "KV cache")
+        assert (term.value, term.low, term.high) == (budget.kv_bytes, *budget.interval)
+        assert not term.exact

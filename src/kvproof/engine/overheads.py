@@ -156,9 +156,9 @@ def adjusted(budget: Budget, overheads: Overheads) -> Budget:
     low, high = (max(0, end + moved) for end in budget.interval)
     if overheads.spread is not None and overheads.matching(budget.terms):
         low, high = max(low, kv - overheads.spread), min(high, kv + overheads.spread)
-    terms = [
-        term if term.name != _last(budget).name else _replaced(term, kv) for term in budget.terms
-    ]
+    interval = (min(low, kv), max(high, kv))
+    last = _last(budget).name
+    terms = [_replaced(term, kv, interval) if term.name == last else term for term in budget.terms]
     terms.append(
         Term(
             name=LEARNED,
@@ -168,7 +168,7 @@ def adjusted(budget: Budget, overheads: Overheads) -> Budget:
             source="kvproof check --learn",
         )
     )
-    return Budget(kv_bytes=kv, interval=(min(low, kv), max(high, kv)), terms=tuple(terms))
+    return Budget(kv_bytes=kv, interval=interval, terms=tuple(terms))
 
 
 def _last(budget: Budget) -> Term:
@@ -177,7 +177,8 @@ def _last(budget: Budget) -> Term:
     return found[-1] if found else budget.terms[-1]
 
 
-def _replaced(term: Term, kv: int) -> Term:
-    return msgspec.structs.replace(
-        term, value=kv, low=None, high=None, formula=f"{term.formula}, then as learned = {kv:,} B"
-    )
+def _replaced(term: Term, kv: int, interval: tuple[int, int]) -> Term:
+    """The cache's term as learned; bounded as the budget is, where it was bounded."""
+    low, high = (None, None) if term.exact else interval
+    learned = f"{term.formula}, then as learned = {kv:,} B"
+    return msgspec.structs.replace(term, value=kv, low=low, high=high, formula=learned)
