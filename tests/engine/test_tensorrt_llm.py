@@ -109,6 +109,17 @@ def test_limits_only_lower_the_pool(llama: Model) -> None:
     assert pool(max_tokens=10**9) == pool()
 
 
+def test_a_length_beyond_max_seq_len_is_not_cut_to_it(llama: Model) -> None:
+    """The pool's window of max_seq_len is no window of the model's."""
+    deployment = Deployment("tensorrt_llm", "H200-141GB", max_seq_len=8192)
+    found = kvproof.capacity(llama, deployment, 40 * GIB)
+    assert found.blocks_held(16384) == 2 * found.blocks_held(8192)
+    assert found.sequences(10**9) == 0
+    windowed = deployment.replace(max_attention_window=[1024])
+    held = kvproof.capacity(llama, windowed, 40 * GIB).blocks_held
+    assert held(16384) == held(8192) == held(1024)
+
+
 def test_windows_bound_what_a_sequence_holds(llama: Model) -> None:
     windowed = Deployment("tensorrt_llm", max_attention_window=[4096], max_seq_len=131072)
     answer = kvproof.capacity(llama, windowed, 8 * GIB)

@@ -92,7 +92,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     windows = pools(model, flags, length)
     counts = _blocks(flags, windows, kv_bytes)
     blocks = counts[0] if counts else 0
-    held = _holder(windows, counts, size)
+    held = _holder(windows, counts, size, length)
     whole = held(length)
     fits = 0 < whole <= blocks
     misfit = f"max_seq_len {length:,} needs {whole:,} blocks of {size} tokens of {blocks:,}"
@@ -161,11 +161,16 @@ def _counted(
     )  # fmt: skip
 
 
-def _holder(windows: tuple[Pool, ...], counts: list[int], size: int) -> Callable[[int], int]:
+def _holder(
+    windows: tuple[Pool, ...], counts: list[int], size: int, length: int
+) -> Callable[[int], int]:
+    """Blocks of a sequence; a pool without a window of its own keeps every token, however many."""
+
     def held(context: int) -> int:
         most = 0
         for pool, count in zip(windows, counts, strict=True):
-            own = -(-pool.held(context) // size)
+            whole = pool.fixed is None and pool.window >= length
+            own = -(-(context if whole else pool.held(context)) // size)
             most = max(most, -(-own * counts[0] // count) if count else own)
         return most
 
