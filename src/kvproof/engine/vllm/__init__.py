@@ -21,6 +21,7 @@ from kvproof.engine.vllm.engines import engine_notes
 from kvproof.engine.vllm.flags import overrides_of, read_flags
 from kvproof.engine.vllm.layers import drafted_slots
 from kvproof.engine.vllm.lengths import too_long
+from kvproof.engine.vllm.methods import refused_method
 from kvproof.engine.vllm.override import allocated_for
 from kvproof.engine.vllm.planner import VllmCapacity, VllmGroup, capacity
 from kvproof.engine.vllm.rank_weights import kept_bytes
@@ -101,8 +102,9 @@ def copies_for(deployment: Deployment) -> Copies:
 def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
     """Why vLLM would not start: no class for the model, a type that the GPU lacks, no memory."""
     unknown = unknown_yet(model, deployment.engine.version)
-    typed = refused_type(model, deployment, read_flags(deployment))
-    said = (why for why in (unknown, typed) if why is not None)
+    flags = read_flags(deployment)
+    typed, method = refused_type(model, deployment, flags), refused_method(model, flags)
+    said = (why for why in (unknown, typed, method) if why is not None)
     return (*said, *memory_refusals(model, deployment))
 
 
