@@ -178,6 +178,26 @@ def test_images_lie_in_the_pool_of_all_layers(data_dir: Path) -> None:
     assert cache.allocated_bytes == 6504 * 40 * 4096
 
 
+def test_sound_lies_in_the_pool_before_the_text() -> None:
+    model = kvproof.load_model("openai/whisper-large-v3", offline=True)
+    deployment = kvproof.Deployment("sglang", "L40S")
+    plan = kvproof.plan(model, deployment, [448])
+    row, pool = plan.rows[0], plan.capacity
+    assert pool.blocks_held(448) == 448 + 1500
+    assert row.sequences == pool.tokens // (448 + 1500)
+    assert row.sequences * row.bytes_per_sequence < plan.budget.kv_bytes
+
+
+@pytest.mark.parametrize("kept", ["float32", "bfloat16"])
+def test_states_are_of_one_type_in_the_pool_and_in_a_sequence(kept: str) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-Next-80B-A3B-Instruct", offline=True)
+    deployment = kvproof.Deployment("sglang", "H200", mamba_ssm_dtype=kept)
+    plan = kvproof.plan(model, deployment, [256])
+    state = next(group for group in plan.capacity.groups if group.kind == "recurrent")
+    fixed = plan.rows[0].bytes_per_sequence - 256 * plan.bytes_per_token
+    assert fixed == state.page_bytes * state.layers
+
+
 def test_other_models_with_cross_attention_are_refused() -> None:
     bart = kvproof.load_model(
         {"architectures": ["BartForConditionalGeneration"], "model_type": "bart", "d_model": 64,

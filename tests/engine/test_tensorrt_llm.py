@@ -327,3 +327,39 @@ def test_a_logged_cache_configuration_names_the_caches_type() -> None:
     )
     assert log.flags["kv_cache_dtype"] == "fp8"
     assert "dtype" not in log.flags
+
+
+@pytest.mark.parametrize("gpu", ["RTX-3070-Ti-8GB", "L40S", "H200-141GB"])
+def test_a_model_of_states_alone_holds_a_full_batch_or_does_not_start(gpu: str) -> None:
+    model = kvproof.load_model("tiiuae/falcon-mamba-7b", offline=True)
+    deployment = Deployment("tensorrt_llm", gpu)
+    plan = kvproof.plan(model, deployment, [1024])
+    assert deployment.accelerator is not None
+    one = 64 * 8192 * (3 + 16) * 2
+    row, terms = plan.rows[0], {term.name: term.value for term in plan.budget.terms}
+    assert row.bytes_per_sequence == one
+    assert sum(terms.values()) == deployment.accelerator.memory_bytes
+    assert terms["KV cache"] == plan.budget.kv_bytes
+    if gpu == "H200-141GB":
+        assert plan.fits
+        assert row.sequences == 2048
+        assert plan.budget.kv_bytes == 2048 * one
+    else:
+        assert not plan.fits
+        assert row.sequences == 0
+        assert row.step is None
+        assert terms["missing"] < 0
+        assert terms["states"] == 2048 * one
+        assert "max_batch_size 2,048" in str(plan.capacity.error)
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen/Qwen3.6-35B-A3B", "ai21labs/Jamba-v0.1", "Qwen/Qwen3-Next-80B-A3B-Instruct"]
+)
+@pytest.mark.parametrize("kept", ["auto", "float32"])
+def test_states_are_of_one_type_in_the_budget_and_in_a_sequence(name: str, kept: str) -> None:
+    model = kvproof.load_model(name, offline=True)
+    deployment = Deployment("tensorrt_llm", "H200", max_batch_size=16, mamba_ssm_cache_dtype=kept)
+    plan = kvproof.plan(model, deployment, [256])
+    states = next(term.value for term in plan.budget.terms if term.name == "states")
+    assert plan.rows[0].bytes_per_sequence == states // 16 + 256 * plan.bytes_per_token

@@ -19,7 +19,7 @@ from kvproof.engine.sglang.drafts import draft_for
 from kvproof.engine.sglang.dtypes import run_in
 from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.engine.sglang.memory import make_budget
-from kvproof.engine.sglang.pools import Pools, make_pools
+from kvproof.engine.sglang.pools import Pools, make_pools, typed_states
 from kvproof.engine.sglang.share import static_share
 from kvproof.engine.sglang.stage import deciding
 from kvproof.engine.sglang.states import slots_a_request, state_pool
@@ -66,7 +66,7 @@ def copies_for(deployment: Deployment) -> Copies:
 
 def served_model(model: Model, deployment: Deployment) -> Model:
     """The model as json_model_override_args change its config and --dtype its type, with what
-    convolutions keep.
+    convolutions keep and the type of recurrent states.
 
     Source: SGLang 0.5.23, configs/model_config.py (model_override_args), configs/mamba_utils.py.
     """
@@ -79,7 +79,8 @@ def served_model(model: Model, deployment: Deployment) -> Model:
         raise UsageError(
             f"json_model_override_args is {str(given)[:60]!r}", hint="give a JSON object"
         )
-    return keeping(run_in(overridden(model, overrides), deployment), before_current)
+    served = keeping(run_in(overridden(model, overrides), deployment), before_current)
+    return typed_states(served, read_flags(deployment))
 
 
 def budget(model: Model, deployment: Deployment) -> Budget:

@@ -40,7 +40,7 @@ from kvproof.kinds import (
     SlidingSlot,
     Slot,
 )
-from kvproof.kinds.elements import ElementType
+from kvproof.kinds.elements import ElementType, element_type
 from kvproof.model.types import Model
 
 _STATE_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -77,7 +77,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     pinned: int = 0
     compressed: Compressed | None = None
     encoder: int = 0
-    """Tokens of the pool that a request's image takes beside its context."""
+    """Tokens of the pool that a request's image or sound takes beside its context."""
 
     @property
     def span(self) -> int:
@@ -206,9 +206,10 @@ def _check_dealt_out(model: Model, flags: Flags) -> None:
 
 
 def _encoder_tokens(model: Model) -> int:
-    """Image tokens lie in the same pool as text, before it (MllamaForConditionalGeneration)."""
-    if model.architecture != _CROSS[0]:
-        return 0
+    """What an encoder made of an image or of sound lies in the same pool as text, before it.
+
+    Source: 0.5.23, models/mllama.py and whisper.py (pad_input_ids: max_source_positions).
+    """
     return max((s.default_tokens or 0 for s in model.slots if isinstance(s, CrossSlot)), default=0)
 
 
@@ -346,6 +347,21 @@ def _cell(
     return 0
 
 
+def typed_states(model: Model, flags: Flags) -> Model:
+    """The model with its recurrent states' elements as wide as `_state` counts them."""
+    element = element_type("f32" if _state_width(model, flags) == 4 else "bf16")
+    slots = tuple(
+        msgspec.structs.replace(slot, element=element) if isinstance(slot, RecurrentSlot) else slot
+        for slot in model.slots
+    )
+    return msgspec.structs.replace(model, slots=slots)
+
+
+def _state_width(model: Model, flags: Flags) -> int:
+    named = flags.get("mamba_ssm_dtype") or model.text_config.get("mamba_ssm_dtype")
+    return _STATE_WIDTHS.get(str(named), 4)
+
+
 def _state(model: Model, flags: Flags, slot: Slot) -> int:
     """Bytes of one request's state in one slot on one GPU."""
     if isinstance(slot, ConvSlot):
@@ -355,6 +371,5 @@ def _state(model: Model, flags: Flags, slot: Slot) -> int:
             channels += (flags.attention_tp - slot.groups) * width
         return channels // flags.attention_tp * before_current(slot) * 2
     if isinstance(slot, RecurrentSlot):
-        named = flags.get("mamba_ssm_dtype") or model.text_config.get("mamba_ssm_dtype")
-        return slot.elements // flags.attention_tp * _STATE_WIDTHS.get(str(named), 4)
+        return slot.elements // flags.attention_tp * _state_width(model, flags)
     return 0

@@ -23,7 +23,15 @@ from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.rank_weights import rank_weight_bytes
 from kvproof.engine.stages import own_stages, scarcest, stage_layers
 from kvproof.engine.tensorrt_llm.flags import Flags, canonical_flag, flag_names, is_read, read_flags
-from kvproof.engine.tensorrt_llm.pools import Pool, kv_type, pools, slot_bytes, state_bytes
+from kvproof.engine.tensorrt_llm.pools import (
+    Pool,
+    kv_type,
+    pools,
+    slot_bytes,
+    state_bytes,
+    typed_states,
+)
+from kvproof.engine.tensorrt_llm.states import state_capacity
 from kvproof.errors import KvproofError, UsageError
 from kvproof.kinds import CrossSlot, LatentSlot, Types
 from kvproof.model.types import Model
@@ -41,6 +49,7 @@ TRAITS = Traits(
     reliefs=(
         ("buffers of the batch", "a smaller --max_batch_size (of {})"),
         ("activations", "a smaller --max_num_tokens (of {})"),
+        ("states", "a smaller --max_batch_size (states of {})"),
     ),
 )
 _CONTEXT = 0.6 * GIB
@@ -68,11 +77,12 @@ def types_for(model: Model, deployment: Deployment) -> Types:
 
 
 def served_model(model: Model, deployment: Deployment) -> Model:
-    """The model with what its convolutions keep.
+    """The model with what its convolutions keep and its states' types.
 
-    Source: TensorRT-LLM 1.x, _torch/pyexecutor/mamba_cache_manager.py (d_conv - 1).
+    Source: TensorRT-LLM 1.x, _torch/pyexecutor/mamba_cache_manager.py (d_conv - 1), config_utils.py
+    (resolve_ssm_cache_dtype: the checkpoint's mamba_ssm_dtype is of no account).
     """
-    return keeping(model, before_current)
+    return typed_states(keeping(model, before_current), read_flags(deployment))
 
 
 def _length(model: Model, flags: Flags) -> int:
@@ -90,13 +100,16 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
     flags = _deciding(model, deployment, flags)
     size, length = flags.tokens_per_block, _length(model, flags)
     windows = pools(model, flags, length)
+    if not windows:
+        one = _states(model, flags) // flags.max_batch_size
+        return state_capacity(model, flags, one, kv_bytes, length)
     counts = _blocks(flags, windows, kv_bytes)
-    blocks = counts[0] if counts else 0
+    blocks = counts[0]
     held = _holder(windows, counts, size, length)
     whole = held(length)
     fits = 0 < whole <= blocks
     misfit = f"max_seq_len {length:,} needs {whole:,} blocks of {size} tokens of {blocks:,}"
-    cell = windows[0].cell if windows else 0
+    cell = windows[0].cell
     return Capacity(
         num_blocks=blocks,
         block_size=size,
@@ -231,12 +244,18 @@ def _states(model: Model, flags: Flags) -> int:
     return flags.max_batch_size * sum(state_bytes(model, slot, flags) for slot in held)
 
 
+def _states_alone(model: Model, flags: Flags) -> bool:
+    """Whether there is no pool: the states of a full batch are the cache."""
+    return not pools(model, flags, _length(model, flags))
+
+
 def _free(model: Model, flags: Flags, total: int) -> int:
     """What is free before the pools take their share: as given, else what the terms leave."""
     known = flags.get("free_memory")
     if known is not None:
         return int(known)
-    taken = _weights(model, flags) + sum(_buffers(model, flags)) + _states(model, flags)
+    beside = 0 if _states_alone(model, flags) else _states(model, flags)
+    taken = _weights(model, flags) + sum(_buffers(model, flags)) + beside
     return max(0, total - taken - int(_CONTEXT) - int(flags.get("used", 0)))
 
 
@@ -286,15 +305,20 @@ def budget(model: Model, deployment: Deployment) -> Budget:
         _term("activations", activation, f"a batch of {flags.max_num_tokens:,} tokens"),
         _term("buffers of the batch", sampling, _buffer_words(flags)),
     ]
-    if states:
-        terms.append(_term("states", states, f"{flags.max_batch_size:,} sequences"))
-    terms += [
-        _term("left free", free - kv, f"{free:,} B x (1 - {flags.fraction:g}) and rounding"),
-        _term("KV cache", kv, f"{free:,} B x {flags.fraction:g} in blocks"),
-    ]
+    if _states_alone(model, flags):
+        terms += _state_terms(flags, states, kv, free)
+    else:
+        if states:
+            terms.append(_term("states", states, f"{flags.max_batch_size:,} sequences"))
+        terms += [
+            _term("left free", free - kv, f"{free:,} B x (1 - {flags.fraction:g}) and rounding"),
+            _term("KV cache", kv, f"{free:,} B x {flags.fraction:g} in blocks"),
+        ]
     rest = total - sum(int(term.value) for term in terms)
-    if rest:
+    if rest and known is not None:
         terms.append(_term("not accounted for", rest, "the free memory given, or a missing part"))
+    elif rest:
+        terms.append(_term("missing", rest, f"{total:,} B less all terms"))
     doubt = 1.0 if _one_log(flags) else 0.5
     spread = int(0.5 * (activation + 0.02 * weights) + doubt * sampling + GIB)
     spread = 0 if known is not None else spread
@@ -304,8 +328,20 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     )
 
 
+def _state_terms(flags: Flags, states: int, kv: int, free: int) -> list[Term]:
+    """The states of a full batch as the cache, or what they lack."""
+    formula = f"{flags.max_batch_size:,} sequences"
+    lacking = [] if kv else [_term("states", states, formula)]
+    left = _term("left free", max(0, free - states), f"{free:,} B - {states:,} B of states")
+    return [*lacking, left, _term("KV cache", kv, f"states of {formula}, none without all")]
+
+
 def _pool(model: Model, flags: Flags, free: int) -> int:
-    """Bytes of the pools that `free` bytes give, in whole blocks."""
+    """Bytes of the pools that `free` bytes give, in whole blocks; all states where they are alone,
+    or none."""
+    if _states_alone(model, flags):
+        states = _states(model, flags)
+        return states if states <= free else 0
     limit = int(free * flags.fraction)
     if flags.get("max_gpu_total_bytes"):
         limit = min(limit, flags.get("max_gpu_total_bytes"))

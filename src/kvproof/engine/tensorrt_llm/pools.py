@@ -81,11 +81,29 @@ def state_bytes(model: Model, slot: Slot, flags: Flags) -> int:
     if isinstance(slot, ConvSlot):
         return slot.channels // flags.attention_tp * before_current(slot) * 2
     if isinstance(slot, RecurrentSlot):
-        asked = str(flags.get("mamba_ssm_cache_dtype", "auto"))
-        if asked == "auto":
-            asked = str(model.text_config.get("mamba_ssm_cache_dtype") or model.dtype)
-        return slot.elements // flags.attention_tp * _STATE_WIDTHS.get(asked, 4)
+        return slot.elements // flags.attention_tp * _STATE_WIDTHS.get(_state_name(model, flags), 4)
     return 0
+
+
+def _state_name(model: Model, flags: Flags) -> str:
+    asked = str(flags.get("mamba_ssm_cache_dtype", "auto"))
+    named = model.text_config.get("mamba_ssm_cache_dtype") or model.dtype
+    return str(named) if asked == "auto" else asked
+
+
+def typed_states(model: Model, flags: Flags) -> Model:
+    """The model with its states' elements as wide as `state_bytes` counts them."""
+    wide = _STATE_WIDTHS.get(_state_name(model, flags), 4) == 4
+    element = element_type("f32" if wide else "bf16")
+    slots = tuple(
+        msgspec.structs.replace(
+            slot, element=element if isinstance(slot, RecurrentSlot) else element_type("bf16")
+        )
+        if isinstance(slot, RecurrentSlot | ConvSlot) and slot.mixer != "token_ids"
+        else slot
+        for slot in model.slots
+    )
+    return msgspec.structs.replace(model, slots=slots)
 
 
 def pools(model: Model, flags: Flags, length: int) -> tuple[Pool, ...]:
