@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from made_logs import vllm_log
 
 import kvproof
@@ -50,6 +51,74 @@ def test_arguments_printed_twice_before_anything_else_are_one_start() -> None:
     """The server and its engine each say what they were given."""
     lines = vllm_log().splitlines()
     log = kvproof.read_log("\n".join([*lines[:3], lines[2], *lines[3:]]))
+    assert log.notes == ()
+
+
+OLLAMA = """
+time=2025-01-16T04:29:50Z source=routes.go:1238 msg="Listening on [::]:11434 (version 0.5.4)"
+"""
+LOAD = """\
+time=2025-01-16T04:29:50Z source=memory.go:356 msg="offload to cuda" layers.requested=-1 \
+memory.required.full="{full} GiB"
+time=2025-01-16T04:29:50Z source=server.go:376 msg="starting llama server" cmd="/runner --model \
+/blobs/sha256-dd --ctx-size {cells} --batch-size 512 --n-gpu-layers 29 --parallel {slots}"
+llama_kv_cache_init:      CUDA0 KV buffer size =   {size}.00 MiB
+llama_new_context_with_model:      CUDA0 compute buffer size =   424.00 MiB
+"""
+FIRST = LOAD.format(full="3.7", cells=8192, slots=4, size=896)
+SECOND = LOAD.format(full="3.1", cells=4096, slots=1, size=448)
+
+
+def test_every_load_of_an_ollama_server_is_a_start() -> None:
+    """The estimate and the runner's command line come before what the runner prints."""
+    settings = 'msg="server config" env="map[OLLAMA_KV_CACHE_TYPE:q8_0 OLLAMA_NUM_PARALLEL:4]"\n'
+    log = kvproof.read_log(OLLAMA + settings + FIRST + SECOND)
+    assert (log.flags["n_ctx"], log.flags["parallel"]) == (4096, 1)
+    assert log.flags["ollama_kv_cache_type"] == "q8_0"
+    assert [figure.text for figure in log.all("kv_buffer")] == ["448.00 MiB"]
+    assert [figure.text for figure in log.all("estimate_full")] == ["3.1 GiB"]
+    assert log.version == "0.5.4"
+    assert "2 starts" in log.notes[0]
+
+
+def test_a_server_that_was_started_again_keeps_its_runners_words() -> None:
+    log = kvproof.read_log(OLLAMA + FIRST + OLLAMA + FIRST)
+    assert (log.flags["n_ctx"], log.flags["parallel"]) == (8192, 4)
+    assert [figure.text for figure in log.all("kv_buffer")] == ["896.00 MiB"]
+
+
+NOTEBOOK = """
+INFO 11-25 15:08:01 [scheduler.py:216] Chunked prefill is enabled with max_num_batched_tokens=4096.
+INFO 11-25 15:08:02 [core.py:93] Initializing a V1 LLM engine (v0.11.2) with config: \
+model='meta-llama/Llama-3.2-1B', dtype=torch.bfloat16, max_seq_len=2048, tensor_parallel_size=1
+INFO 11-25 15:08:24 [gpu_worker.py:276] Available KV cache memory: 17.20 GiB
+INFO 11-25 15:08:24 [kv_cache_utils.py:1229] GPU KV cache size: 563,744 tokens
+"""
+
+
+@pytest.mark.parametrize("before", [NOTEBOOK, vllm_log()])
+def test_a_notebooks_engine_keeps_what_was_printed_before_its_own_line(before: str) -> None:
+    log = kvproof.read_log(before + NOTEBOOK)
+    assert log.flags["max_num_batched_tokens"] == 4096
+    assert log.flags["max_model_len"] == 2048
+    assert "gpu_memory_utilization" not in log.flags
+    assert [figure.text for figure in log.all("kv_cache_tokens")] == ["563,744"]
+    assert "2 starts" in log.notes[0]
+
+
+def test_another_model_in_an_engines_line_is_another_start() -> None:
+    bare = NOTEBOOK[NOTEBOOK.index("INFO 11-25 15:08:02") :]
+    log = kvproof.read_log(NOTEBOOK + bare.replace("3.2-1B", "3.2-3B"))
+    assert log.model == "meta-llama/Llama-3.2-3B"
+    assert "max_num_batched_tokens" not in log.flags
+    assert kvproof.read_log(NOTEBOOK + bare).notes[0].startswith("the log holds 2 starts")
+
+
+def test_engines_that_begin_late_are_of_their_server() -> None:
+    """Data-parallel engines print the same line, some of them behind the first one's cache."""
+    line = NOTEBOOK.splitlines()[2]
+    served = "INFO 11-25 15:08:00 [utils.py:233] non-default args: {'max_model_len': 2048}\n"
+    log = kvproof.read_log(served + NOTEBOOK + line + "\n" + NOTEBOOK.splitlines()[3])
     assert log.notes == ()
 
 

@@ -13,7 +13,7 @@ from kvproof.observe.flags import read_flags, spoken_flags
 from kvproof.observe.formats import ROUNDED
 from kvproof.observe.rows import Compiled, number, size
 from kvproof.observe.served import runner_flags
-from kvproof.observe.start import ARGUMENTS, Start, chosen
+from kvproof.observe.start import AHEAD, AHEAD_SOURCE, ARGUMENTS, RUNNER, Start, chosen
 from kvproof.observe.watch import Arguments, Program, Runner, Spoken, Thing, things_in
 
 _WINDOW = 2048
@@ -54,6 +54,7 @@ class Collector:
         self._tries: dict[Compiled, int] = {}
         self._starts = [Start()]
         self._now = self._starts[-1]
+        self._ahead: Start | None = None
         self._votes: dict[str, int] = {}
         self._begun: dict[str, int] = {}
         self._part = 0
@@ -77,26 +78,39 @@ class Collector:
             elif isinstance(thing, Spoken):
                 held |= self._command(thing, text)
             elif isinstance(thing, Runner):
-                self._runner(text[text.lower().index(thing.literal) :])
+                held |= self._runner(text[text.lower().index(thing.literal) :], index)
             else:
                 held |= self._problem(text, index)
         return held
 
-    def _begin(self, engine: str, kind: str, line: int) -> None:
+    def _begin(self, engine: str, kind: str, line: int, *, other: bool = False) -> None:
         """A line that starts print first: what was kept so far was another's, if that had ended.
 
-        A server's own arguments always begin one. Of other lines only the kind that began the start
-        does: engines of one server print theirs one after the other.
+        A server's own arguments always begin one, and a runner of its. Of other lines only the kind
+        that began the start does, as engines of one server print theirs one after the other, unless
+        they say that they are of an `other` or lines that come before them were met.
         """
-        if self._now.over and (kind == ARGUMENTS or self._now.kind in ("", kind)):
+        alone = kind in (ARGUMENTS, RUNNER) or self._now.kind in ("", RUNNER, kind)
+        if self._now.over and (alone or other or self._ahead is not None):
             if len(self._starts) >= _MOST_STARTS:
                 self._starts.pop(0)
-            self._now = Start(line)
+            before, self._now = self._now, self._ahead or Start(line)
+            self._ahead = None
+            if kind == RUNNER:
+                self._now.keep_settings(before)
             self._starts.append(self._now)
         elif self._now.kind:
             return
         self._now.kind = kind
         self._begun[engine] = self._begun.get(engine, 0) + 1
+
+    def _place(self, row: Compiled, line: int) -> Start:
+        """The start that a line of `row` belongs to: of one that has ended, the next."""
+        ahead = row.row.literal in AHEAD or row.row.source == AHEAD_SOURCE
+        if not self._now.over or not ahead:
+            return self._now
+        self._ahead = self._ahead or Start(line)
+        return self._ahead
 
     def _vote(self, program: str, weight: int) -> None:
         self._votes[program] = self._votes.get(program, 0) + weight
@@ -112,7 +126,9 @@ class Collector:
             if any(name == "version" for name, _ in row.slots):
                 self._begin(row.engine, row.row.literal, index)
             words = wording(row.row.versions, match[0][:60])
-            self._now.rows.setdefault((row.engine, row.row.source, row.row.versions), words)
+            self._place(row, index).rows.setdefault(
+                (row.engine, row.row.source, row.row.versions), words
+            )
         pairs = list(zip(row.slots, match.groups(), strict=True))
         about = {n: v for (n, _), v in pairs if n in _ABOUT_LINE and v}
         about.setdefault("worker", _worker(text[: match.start()]))
@@ -124,19 +140,20 @@ class Collector:
     def _take(
         self, row: Compiled, name: str, kind: str, text: str, index: int, about: dict[str, Any]
     ) -> None:
+        start = self._place(row, index)
         if name in ("version", "model", "gpu"):
             if row.row.source != "quoted":
-                self._now.facts[row.engine, name] = text.strip()
-            self._now.facts.setdefault((row.engine, name), text.strip())
+                start.facts[row.engine, name] = text.strip()
+            start.facts.setdefault((row.engine, name), text.strip())
             if name == "gpu" and about.get("device"):
-                named = self._now.gpus.setdefault((row.engine, row.row.literal), {})
+                named = start.gpus.setdefault((row.engine, row.row.literal), {})
                 named[about["device"]] = text.strip()
             return
         if name.startswith("flag."):
             value: Any = number(text) if kind in ("int", "num") else text.strip()
-            self._now.flags_of(row.engine).setdefault(name[5:], value)
+            start.flags_of(row.engine).setdefault(name[5:], value)
             return
-        if len(self._now.found) >= _MOST_FIGURES:
+        if len(start.found) >= _MOST_FIGURES:
             self._dropped += 1
             return
         key = (row.engine, name, about.get("device"))
@@ -146,16 +163,19 @@ class Collector:
         if key in self._last[1]:
             return
         self._last[1].add(key)
-        self._now.keep(row.engine, _figure(row.engine, name, kind, text, index, about))
+        start.keep(row.engine, _figure(row.engine, name, kind, text, index, about))
 
     def _arguments(self, place: Arguments, raw: bytes, index: int) -> bool:
         match = place.start.search(raw.decode("utf-8", "replace"))
         if match is None:
             return False
         self._vote(place.engine, 20)
-        if place.engine in _BEGINS:
-            self._begin(place.engine, place.engine if place.keys else ARGUMENTS, index)
         read = read_flags(match[1])
+        said = {key: read[key] for key in place.keys & read.keys()} if place.keys else {}
+        if place.engine in _BEGINS:
+            kind = place.engine if place.keys else ARGUMENTS
+            self._begin(place.engine, kind, index, other=bool(said) and self._now.differs(said))
+            self._now.said = said or self._now.said
         for key in _MODEL_KEYS:
             if isinstance(read.get(key), str):
                 self._now.facts[place.engine, "model"] = read[key]
@@ -182,10 +202,12 @@ class Collector:
         self._vote(place.engine, 10)
         return True
 
-    def _runner(self, words: str) -> None:
+    def _runner(self, words: str, index: int) -> bool:
         """Ollama's words to its runner; what a runner before it was told no longer holds."""
         self._vote("Ollama", 20)
+        self._begin("llamacpp", RUNNER, index)
         self._now.flags_of("llamacpp").update(runner_flags(words))
+        return True
 
     def _problem(self, text: str, index: int) -> bool:
         short, problems = text.strip(), self._now.problems

@@ -16,10 +16,21 @@ IN_USE = "using device"
 ARGUMENTS = "arguments"
 """The kind of line that a server prints once, whatever else it starts."""
 
+RUNNER = "runner"
+"""The kind of line with which an Ollama server starts a runner, for each model it loads."""
+AHEAD = ("max model len", "chunked prefill is enabled", "chunked prefill tokens")
+"""Rows that vLLM's configuration and Unsloth print before a start's first line: behind a cache that
+has its size they are the next start's."""
+AHEAD_SOURCE = "ollama: llm/memory.go"
+"""What prints Ollama's estimate, before it starts the runner that is estimated."""
+
 
 class Start:
-    """Filled by the collector, line by line; `line` is where it begins, `kind` the line it began
-    with, `over` whether the cache was sized or something failed."""
+    """Filled by the collector, line by line.
+
+    `line` is where it begins, `kind` the line it began with, `said` what an engine's own line said
+    last, `over` whether the cache was sized or something failed.
+    """
 
     def __init__(self, line: int = 0) -> None:
         self.line = line
@@ -29,12 +40,25 @@ class Start:
         self.gpus: dict[tuple[str, str], dict[str, str]] = {}
         self.problems: dict[str, int] = {}
         self.rows: dict[tuple[str, str, str], Wording] = {}
+        self.said: dict[str, Any] = {}
         self.over = False
         self.kind = ""
 
     def flags_of(self, engine: str) -> dict[str, Any]:
         """The flags of `engine`, to be read and added to."""
         return self.flags.setdefault(engine, {})
+
+    def differs(self, said: dict[str, Any]) -> bool:
+        """Whether an engine's own line says another than the last one did."""
+        return bool(self.said) and self.said != said
+
+    def keep_settings(self, before: Start) -> None:
+        """The server's settings hold for each of its runners, and no other flags do."""
+        for engine, flags in before.flags.items():
+            own = self.flags_of(engine)
+            for name, value in flags.items():
+                if name.startswith("ollama_"):
+                    own.setdefault(name, value)
 
     def devices(self, engine: str) -> tuple[tuple[str, str], ...]:
         """The GPUs that lines of one kind name one by one: those in use before those there are."""
