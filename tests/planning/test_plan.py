@@ -139,3 +139,29 @@ def test_rows_of_a_plan_that_does_not_start_name_the_length_at_which_they_hold()
     assert shorter.rows[0].sequences == found.rows[0].sequences
     assert startable_length(shorter.capacity) is None
     assert not any("does not start" in said for said in shorter.warnings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "flags", "replicas", "said"),
+    [
+        ("vllm", "H100-80GB", {"data_parallel_size": 2}, 2, "2 H100-80GB are assumed"),
+        ("vllm", "4xH100-80GB", {"data_parallel_size": 2, "tensor_parallel_size": 2}, 2, None),
+        ("vllm", "8xH100-80GB", {"data_parallel_size": 2, "tensor_parallel_size": 2}, 4,
+         "8 GPUs run 2 such starts"),
+        ("sglang", "H100-80GB", {"dp_size": 4}, 4, "4 H100-80GB are assumed"),
+        ("sglang", "8xH100-80GB", {"tp_size": 8, "dp_size": 2}, 1, "16 in all: of these the 8"),
+        ("sglang", "8xH100-80GB", {"tp_size": 8, "dp_size": 2, "enable_dp_attention": True}, 1,
+         None),
+    ],
+)  # fmt: skip
+def test_copies_that_the_flags_start_are_replicas(
+    engine: str, gpu: str, flags: dict[str, Any], replicas: int, said: str | None
+) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B", offline=True)
+    found = kvproof.plan(model, kvproof.Deployment(engine, gpu, **flags), contexts=[4096])
+    assert found.replicas == replicas
+    row = found.rows[0]
+    assert row.total_sequences == row.sequences * replicas * found.attention_copies
+    notes = [note for note in found.warnings if note.startswith("the flags start")]
+    assert len(notes) == (said is not None)
+    assert all(said is not None and said in note for note in notes)

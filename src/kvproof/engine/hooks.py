@@ -41,13 +41,14 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
     Of one replica's ranks: `attention` sets with a cache and requests of their own, times `dealing`
     sets that hold the same cache and deal a step's sequences out, times `repeating` sets that hold
     the same cache and run every sequence alike. `outside`: replicas, this one among them, whose
-    ranks share the same experts.
+    ranks share the same experts. `started`: replicas that one command starts.
     """
 
     attention: int = 1
     dealing: int = 1
     repeating: int = 1
     outside: int = 1
+    started: int = 1
 
     @property
     def sets(self) -> int:

@@ -163,8 +163,12 @@ def _crossover(asked: _Asked, context: int) -> float | None:
 
 
 def _replicas(deployment: Deployment) -> int:
-    ranks = ranks_of(deployment)
-    count = deployment.gpu_count or ranks
+    """Copies on the GPUs given, which may be one machine of several that a command starts on.
+
+    Without a count, the copies that one command starts.
+    """
+    ranks, started = ranks_of(deployment), hooks.copies(deployment).started
+    count = deployment.gpu_count or ranks * started
     if count % ranks:
         raise UsageError(
             f"{count} GPUs are no multiple of the {ranks} that one replica takes",

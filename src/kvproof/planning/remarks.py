@@ -44,11 +44,26 @@ def shorter_start(deployment: Deployment, capacity: Capacity) -> str | None:
 def _replica_remarks(deployment: Deployment) -> tuple[str, ...]:
     """Of GPUs that nobody counted, and of some that nobody joined."""
     ranks, gpu, count = ranks_of(deployment), deployment.accelerator, deployment.gpu_count
+    if (started := hooks.copies(deployment).started) > 1 and gpu is not None:
+        return _started_remarks(started, ranks, count, gpu.name)
     if count is None and ranks > 1 and gpu is not None:
         return (f"one replica takes {ranks} GPUs: as many {gpu.name} are assumed",)
     if count is not None and count > ranks and not deployment.flags:
         joining = setting_name(deployment.engine.name, "tensor_parallel_size")
         return (f"{count} GPUs run {count} replicas of one GPU each; {joining} joins them",)
+    return ()
+
+
+def _started_remarks(started: int, ranks: int, count: int | None, gpu: str) -> tuple[str, ...]:
+    """Of GPUs beside those of the replicas that the flags start."""
+    whole = started * ranks
+    said = f"the flags start {started} replicas on {ranks} GPU{'s' if ranks > 1 else ''} each"
+    if count is None:
+        return (f"{said}: {whole} {gpu} are assumed",)
+    if count < whole:
+        return (f"{said}, {whole} in all: of these the {count} that are given are planned",)
+    if count > whole:
+        return (f"{said}, {whole} in all: {count} GPUs run {count / whole:g} such starts",)
     return ()
 
 

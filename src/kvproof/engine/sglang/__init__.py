@@ -53,14 +53,18 @@ def check_flags(deployment: Deployment) -> None:
 
 
 def copies_for(deployment: Deployment) -> Copies:
-    """Attention data-parallel copies in one tensor-parallel group, each with its own pool; context
-    ranks share a prefill alone and run every sequence of a decode step.
+    """Attention data-parallel copies in one tensor-parallel group, each with its own pool.
 
-    Source: SGLang 0.5.23, layers/dp_attention.py, layers/cp.
+    Context ranks share a prefill alone and run every sequence of a decode step. Without
+    dp-attention, dp_size servers are started.
+
+    Source: SGLang 0.5.23, layers/dp_attention.py, layers/cp, managers/data_parallel_controller.py.
     """
     flags = read_flags(deployment)
     return Copies(
-        attention=flags.replicas, repeating=flags.tp // flags.replicas // flags.attention_tp
+        attention=flags.replicas,
+        repeating=flags.tp // flags.replicas // flags.attention_tp,
+        started=flags.dp // flags.replicas,
     )
 
 

@@ -92,10 +92,12 @@ def copies_for(deployment: Deployment) -> Copies:
     """
     flags = deployment.flags
     sets, dealt = prefill_copies(flags), context_ranks(flags) == 1
+    starts = int(flags.get("data_parallel_size") or 1)
     return Copies(
         dealing=sets if dealt else 1,
         repeating=1 if dealt else sets,
-        outside=int(flags.get("data_parallel_size") or 1),
+        outside=starts,
+        started=starts,
     )
 
 
