@@ -10,7 +10,9 @@ import math
 
 import msgspec
 
-from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.backend_types import READ
+from kvproof.engine.vllm.flags import asked_backend
+from kvproof.engine.vllm.settings import V4_PLAIN, Settings
 from kvproof.engine.vllm.specs import Spec
 from kvproof.errors import UsageError
 from kvproof.kinds import CompressedSlot, SlidingSlot, Slot
@@ -25,6 +27,9 @@ _ROW = 584
 _PACKED_ALIGNMENT, _PLAIN_ALIGNMENT = 576, 512
 _COMPRESSOR_BLOCK = {4: 4, 128: 8}
 _F32 = 4
+_NOT_OURS = ("FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
+_BLACKWELL, _CONSUMER = 10, 12
+"""First numbers of compute capabilities."""
 _INDEX_SCALE = 4
 
 
@@ -46,12 +51,36 @@ def compressed_block(settings: Settings) -> int:
             f"vLLM keeps no latents of DeepSeek-V4 in {settings.kv_dtype}",
             hint="set kv_cache_dtype=fp8",
         )
-    if not _packed(settings) and settings.platform == "cuda" and settings.capability[0] < 10:
+    _check_rows(settings)
+    return block
+
+
+def _check_rows(settings: Settings) -> None:
+    """Raise UsageError for a type of cache or a backend that DeepSeek-V4 does not take.
+
+    Source: vLLM 0.32, models/deepseek_v4/nvidia/model.py (_select_dsv4_attn_cls) and attention.py
+    (_resolve_dsv4_kv_cache_dtype); before, any Blackwell was taken to keep 16 bits.
+    """
+    if settings.platform != "cuda":
+        return
+    asked, read = asked_backend(settings.flags), settings.rules.version >= READ
+    if read and asked in _NOT_OURS:
         raise UsageError(
-            f"vLLM keeps DeepSeek-V4's cache in fp8 on this GPU, not in {settings.kv_dtype}",
+            f"{asked} is no backend of DeepSeek-V4", hint=f"set attention_backend={V4_PLAIN}"
+        )
+    packed = settings.kv_dtype == "auto" or settings.kv_dtype.startswith("fp8")
+    plain = _plain_rows(settings) if read else settings.capability[0] >= _BLACKWELL
+    if not packed and not plain:
+        raise UsageError(
+            f"vLLM keeps DeepSeek-V4's cache in fp8 here, not in {settings.kv_dtype}",
             hint="set kv_cache_dtype=fp8",
         )
-    return block
+
+
+def _plain_rows(settings: Settings) -> bool:
+    """Whether FlashInfer is asked for, which keeps plain rows, but on consumer Blackwell."""
+    asked = asked_backend(settings.flags) == V4_PLAIN and settings.platform == "cuda"
+    return asked and settings.capability[0] != _CONSUMER
 
 
 def compressed_specs(slot: Slot, settings: Settings) -> list[tuple[str, Spec]]:
@@ -73,7 +102,8 @@ def compressed_specs(slot: Slot, settings: Settings) -> list[tuple[str, Spec]]:
 
 
 def _packed(settings: Settings) -> bool:
-    return settings.kv_dtype.startswith("fp8") or settings.kv_dtype == "auto"
+    fp8 = settings.kv_dtype.startswith("fp8") or settings.kv_dtype == "auto"
+    return fp8 and not _plain_rows(settings)
 
 
 def _alignment(settings: Settings) -> int:
@@ -81,7 +111,9 @@ def _alignment(settings: Settings) -> int:
 
 
 def _row(dim: int, settings: Settings) -> int:
-    return _ROW if _packed(settings) else dim * 2
+    if _packed(settings):
+        return _ROW
+    return dim * (1 if settings.kv_dtype.startswith("fp8") else 2)
 
 
 def _window(window: int, dim: int, settings: Settings) -> Spec:

@@ -258,7 +258,10 @@ def draft_kv_dtype(model: Model, settings: Settings) -> str:
             hint="use method mtp",
         )
     own = model.quantization.kv_dtype if model.quantization is not None else None
-    unsaid = settings.flags.get("kv_cache_dtype", "auto") == "auto" and own is None
+    asked = str(settings.flags.get("kv_cache_dtype", _AUTO))
+    if settings.kv_dtype == _AUTO and asked != _AUTO:
+        return asked  # a target that pays no heed to it (Falcon)
+    unsaid = asked == _AUTO and own is None
     return "auto" if unsaid and "GlmMoeDsa" in model.architecture else settings.kv_dtype
 
 

@@ -199,6 +199,18 @@ def check_state_flags(
         )
 
 
+def check_aligned(flags: Mapping[str, Any], rules: Rules, mode: str) -> None:
+    """Raise UsageError for states kept at the ends of blocks, which prefills must be cut at.
+
+    Source: vLLM 0.32, config/vllm.py.
+    """
+    if rules.version >= _READ and mode == "align" and flags.get("enable_chunked_prefill") is False:
+        raise UsageError(
+            "vLLM keeps prefixes of a model with states with chunked prefill only",
+            hint="leave enable_chunked_prefill out, or set enable_prefix_caching=false",
+        )
+
+
 def check_schedule(flags: Mapping[str, Any], batched: int, seqs: int, length: int) -> None:
     """Raise UsageError for batches that vLLM's scheduler refuses.
 

@@ -17,7 +17,7 @@ from kvproof.engine.vllm.draft import Draft, read_draft
 from kvproof.engine.vllm.dtypes import run_type
 from kvproof.engine.vllm.engines import rules_of
 from kvproof.engine.vllm.fallback import check_fallback
-from kvproof.engine.vllm.flags import read_flags
+from kvproof.engine.vllm.flags import asked_backend, read_flags
 from kvproof.engine.vllm.lengths import derived_length
 from kvproof.engine.vllm.mtp import check_modules
 from kvproof.engine.vllm.platforms import capability_of, platform_of
@@ -25,6 +25,7 @@ from kvproof.engine.vllm.refusals import (
     ASYNC_METHODS,
     EXPANDED,
     HIDDEN_STATES,
+    check_aligned,
     check_architecture,
     check_cpu,
     check_draft,
@@ -60,6 +61,7 @@ _BOTH_WAYS = ("bagel", "gemma3", "molmo2", "moondream3", "paligemma")
 _MANY_SEQS, _DIFFUSED_SEQS = 128, 8
 """From how many sequences on DiffusionGemma is given few: its sampler holds a whole block's logits
 of each (model_executor/models/config.py, 0.32)."""
+V4_PLAIN = "FLASHINFER_MLA_SPARSE_DSV4"
 SKIPPED = "kv_cache_dtype_skip_layers"
 _ATTENTION_FREE = ("mamba", "falcon_mamba")
 """Model types that are nothing but states."""
@@ -130,6 +132,8 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     asynchronous = asynchronous and platform != "cpu"  # platforms/cpu.py
     prefix = _prefix_caching(model, flags, rules) and not _latents_on_cpu(model, platform)
     check_state_flags(model, flags, rules, prefix=prefix)
+    mode = _state_mode(model, flags, rules, prefix=prefix)
+    check_aligned(flags, rules, mode)
     return Settings(
         rules=rules,
         flags=flags,
@@ -146,7 +150,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         async_scheduling=asynchronous,
         in_flight=batched * _batches(rules, stages, asynchronous=asynchronous),
         prefix_caching=prefix,
-        state_mode=_state_mode(model, flags, rules, prefix=prefix),
+        state_mode=mode,
         kv_dtype=_kv_dtype(model, flags, rules, platform, capability_of(deployment, platform)),
         dtype=run_type(model, deployment, flags),
         hybrid_manager=_hybrid_manager(model, flags, draft),
@@ -364,6 +368,8 @@ def _kv_dtype(
     sparse_glm = "GlmMoeDsa" in model.architecture
     if sparse_glm and platform == "cuda" and capability[0] == 10:
         return "fp8_e4m3"
+    if "DeepseekV4" in model.architecture:  # FlashInfer alone keeps plain rows (compressed.py)
+        return asked if asked_backend(flags) == V4_PLAIN else "fp8"
     return _old_sparse_default(model, rules, asked)
 
 
@@ -382,7 +388,5 @@ def _names_method(model: Model) -> bool:
 def _old_sparse_default(model: Model, rules: Rules, asked: str) -> str:
     """DeepSeek-V3.2 kept its cache in fp8 by default until 0.19."""
     if "DeepseekV32" in model.architecture and rules.version < (0, 20, 0):
-        return "fp8"
-    if "DeepseekV4" in model.architecture:
         return "fp8"
     return asked
