@@ -69,6 +69,22 @@ def test_a_length_that_vllm_refuses_is_named(model: Any) -> None:
     assert not any("refuses" in line for line in kvproof.plan(model, allowed, [4096]).warnings)
 
 
+@pytest.mark.parametrize(
+    ("name", "override"),
+    [
+        ("Qwen/Qwen3-8B", {"num_hidden_layers": 4}),
+        ("openai/gpt-oss-20b", {"num_hidden_layers": 4}),
+        ("google/gemma-3-27b-it", {"text_config": {"num_hidden_layers": 4}}),
+    ],
+)
+def test_fewer_layers_are_the_first_ones(name: str, override: dict[str, Any]) -> None:
+    """layer_types has an entry for each of the layers there were: the first of them count."""
+    whole = kvproof.load_model(name, offline=True)
+    served = served_model(whole, Deployment("vllm", "H200", hf_overrides=override))
+    assert served.layers == 4
+    assert [type(slot) for slot in served.slots] == [type(slot) for slot in whole.slots[:4]]
+
+
 def test_other_keys_change_the_model(model: Any) -> None:
     fewer = {"num_hidden_layers": 18, "layer_types": ["full_attention"] * 18}
     served = overridden(model, fewer)

@@ -16,6 +16,7 @@ from kvproof.model.checks import ROTARY
 from kvproof.model.read import read_config
 from kvproof.model.types import Model
 
+_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
 _BY_FACTOR = ("linear", "dynamic")
 _MOST_FACTOR = 1e6
 """A larger factor is no sense: it would stretch the shortest of models to billions of tokens."""
@@ -39,8 +40,12 @@ def overridden(model: Model, overrides: Mapping[str, Any]) -> Model:
 
 
 def _merged(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested configs are gone into; rotary settings are replaced, whichever name they go by."""
-    out = dict(config)
+    """Nested configs are gone into; rotary settings are replaced, whichever name they go by.
+
+    Of lists with an entry for each layer, those of the layers that are left are kept: transformers
+    keeps them whole under `config.update`, and engines read the first of them.
+    """
+    out = _shortened(config, overrides)
     for key, value in overrides.items():
         own = out.get(key)
         if key in ROTARY:
@@ -50,6 +55,16 @@ def _merged(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
         else:
             out[key] = value
     return out
+
+
+def _shortened(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` with its lists of all layers cut to the fewer that `overrides` ask for."""
+    for name in _COUNTS:
+        whole, asked = config.get(name), overrides.get(name)
+        if isinstance(whole, int) and type(asked) is int and 0 < asked < whole:
+            return {key: value[:asked] if isinstance(value, list) and len(value) == whole else value
+                    for key, value in config.items()}  # fmt: skip
+    return dict(config)
 
 
 def rotary_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
