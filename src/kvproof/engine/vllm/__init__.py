@@ -14,6 +14,7 @@ from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.stored_types import types_of
 from kvproof.engine.vllm.added import around_unknown, unknown_yet
 from kvproof.engine.vllm.budget import budget, memory_refusals
+from kvproof.engine.vllm.capabilities import refused_capability
 from kvproof.engine.vllm.double_quant import with_unpacked_scales
 from kvproof.engine.vllm.draft import unread_draft
 from kvproof.engine.vllm.dtypes import refused_type, run_in
@@ -102,16 +103,26 @@ def copies_for(deployment: Deployment) -> Copies:
 
 
 def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """Why vLLM would not start: no class for the model, a type that the GPU lacks, no memory."""
+    """Why vLLM would not start: no class for the model, a type or a quantization that the GPU
+    lacks, a length that the config does not give, no memory."""
     unknown = unknown_yet(model, deployment.engine.version)
     flags = read_flags(deployment)
     typed, method = refused_type(model, deployment, flags), refused_method(model, flags)
-    said = (why for why in (unknown, typed, method) if why is not None)
+    capable, long = refused_capability(model, deployment, flags), _refused_length(model, deployment)
+    said = (why for why in (unknown, typed, method, capable, long) if why is not None)
     return (*said, *memory_refusals(model, deployment))
 
 
+def _refused_length(model: Model, deployment: Deployment) -> str | None:
+    """A max_model_len beyond the config's that no variable lets through."""
+    settings = settle(model, deployment)
+    if settings.flags.get("allow_long_max_model_len"):
+        return None
+    return too_long(model, settings.flags, settings.rules)
+
+
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """An engine that isn't the usual one, a draft that isn't known, a length that is refused."""
+    """An engine that isn't the usual one, a draft that isn't known."""
     settings = settle(model, deployment)
     flags = settings.flags
     said = engine_notes(model, deployment, flags)
@@ -119,9 +130,6 @@ def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
         said.append(around)
     if (unread := unread_draft(model, flags)) is not None:
         said.append(unread)
-    long = too_long(model, flags, settings.rules)
-    if long is not None and not flags.get("allow_long_max_model_len"):
-        said.append(long)
     return tuple(said)
 
 
