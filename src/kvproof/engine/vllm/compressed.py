@@ -51,11 +51,11 @@ def compressed_block(settings: Settings) -> int:
             f"vLLM keeps no latents of DeepSeek-V4 in {settings.kv_dtype}",
             hint="set kv_cache_dtype=fp8",
         )
-    _check_rows(settings)
+    check_rows(settings)
     return block
 
 
-def _check_rows(settings: Settings) -> None:
+def check_rows(settings: Settings) -> None:
     """Raise UsageError for a type of cache or a backend that DeepSeek-V4 does not take.
 
     Source: vLLM 0.32, models/deepseek_v4/nvidia/model.py (_select_dsv4_attn_cls) and attention.py

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from kvproof.engine.vllm.backend_types import Backend
-from kvproof.engine.vllm.compressed import compressed_specs, is_v4
+from kvproof.engine.vllm.compressed import check_rows, compressed_specs, is_v4
 from kvproof.engine.vllm.convolved import convolution_spec
 from kvproof.engine.vllm.pooled import is_pooled, pooled_specs
 from kvproof.engine.vllm.rows import indexer_row, is_m3, latent_row, pair_row
@@ -231,6 +231,8 @@ def _state(model: Model, settings: Settings, blocks: Blocks, slots: list[Slot]) 
 def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Layer]:
     out: list[Layer] = []
     draft, drafted = drafted_slots(model, settings)
+    if is_v4(model) and settings.draft.kv_dtype is not None:
+        check_rows(msgspec.structs.replace(settings, kv_dtype=settings.draft.kv_dtype))
     if draft is not model or blocks.draft_backend is not None:
         settings = msgspec.structs.replace(settings, kv_dtype=draft_kv_dtype(model, settings))
         backend = blocks.draft_backend or blocks.backend
