@@ -1,7 +1,8 @@
 """Shell text as the simple commands it holds. Nothing is run.
 
 Understood: quotes, comments, operators, redirections, variables that the text itself sets
-(`MODEL=x`, `export MODEL=x`, `${MODEL:-default}`), here-documents as files, and `bash -c "..."`.
+(`MODEL=x`, `export MODEL=x`, `${MODEL:-default}`), sums (`$((32*1024))`), here-documents as files,
+and `bash -c "..."`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from kvproof.engine.arithmetic import worked_out
 from kvproof.errors import UsageError
 
 _LONGEST = 20_000
@@ -31,10 +33,11 @@ _TOKEN = re.compile(
     | (?P<single>'[^']*')
     | (?P<double>"(?:[^"\\]|\\.)*")
     | (?P<escape>\\.)
-    | (?P<plain>\$\([^()\n]*\)|[^\s'"\\;&|<>()]+)""",
+    | (?P<plain>\$\(\([^'"`\n]{1,200}?\)\)|\$\([^()\n]*\)|(?:[^\s'"\\;&|<>()$]|\$(?!\())+|\$)""",
     re.VERBOSE | re.DOTALL,
 )
 _VARIABLE = re.compile(r"\$(?:\{(\w{1,100})(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w{0,99}))")
+_SUM = re.compile(r"\$\(\(([^'\"`\n]{1,200}?)\)\)")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _WRAPPERS = ("env", "sudo", "exec", "nohup", "time", "export", "set", "then", "do", "else")
 SHELL = re.compile(r"(?:/\w+)*/?(?:ba|da|z|k)?sh$")
@@ -195,7 +198,7 @@ def _expanded(pieces: list[tuple[str, str]], variables: Mapping[str, str]) -> li
 
 
 def _filled(text: str, variables: Mapping[str, str]) -> str:
-    """Variables filled in; one that nothing sets stays as it is written."""
+    """Variables filled in and sums worked out; what nothing sets stays as it is written."""
 
     def value(match: re.Match[str]) -> str:
         given = variables.get(match[1] or match[3])
@@ -203,4 +206,8 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
             given = match[2]
         return match[0] if given is None else given
 
-    return _VARIABLE.sub(value, text)
+    def total(match: re.Match[str]) -> str:
+        found = worked_out(match[1], variables)
+        return match[0] if found is None else str(found)
+
+    return _VARIABLE.sub(value, _SUM.sub(total, text))
