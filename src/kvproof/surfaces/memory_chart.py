@@ -61,7 +61,11 @@ def memory_bars(plan: Any, place: str) -> Spec:
         },
     }
     limits = [row["limit"] for row in rows if row["limit"] is not None]
-    title = f"Memory of {place}: {values[0]['device']}" if one else "Memory of each device"
+    title = (
+        f"Memory of {place}: {values[0]['device'].removeprefix('GPU, ')}"
+        if one
+        else "Memory of each device"
+    )
     return {
         "title": {"text": f"{title}{_learned(plan)}", "fontSize": 13},
         "width": 640,
@@ -83,7 +87,7 @@ def _device(name: str, terms: list[Term], *, short: bool) -> dict[str, Any]:
     `short`: the plan does not fit. What a plan that fits lacks is rounding to whole pages.
     """
     total, missing = sum(int(term.value) for term in terms), lacking(terms) if short else 0
-    label = f"{name}, {show_bytes(total)}" if name else show_bytes(total)
+    label = f"{name}, {show_bytes(total)}" if name else f"GPU, {show_bytes(total)}"
     if name == "host":
         label = f"host, {show_bytes(total)} used"
     if missing:
