@@ -8,6 +8,11 @@ one conversion per stored number (bf16, int8, int4) over the peak rate of f32 mu
 ceilings are measured for every row, in turns with the kernel and with torch, by the same vector
 code, the bandwidth on memory as large as the cache (up to 1 GiB). int8 and int4 multiply pairs of
 16-bit integers, which this peak does not know: where arithmetic limits, they may pass 100 %.
+Exponentials are in neither side: the kernels' own cost.
+
+On several threads each timing waits until the others' threads sleep (torch's look for work for
+milliseconds after a call, and would take a core from whoever comes next), then makes a small call
+of the same work: in a decode step the layer before has woken the threads.
 
 torch is scaled_dot_product_attention on the same shape and threads: in f32 against f32 caches,
 else in bf16; for MLA it gets the latents as one KV head. `--sweeps` prints, in place of the table,
@@ -17,6 +22,7 @@ how time depends on the block's size and on the context.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,6 +37,8 @@ from kvproof.lab.pool.pool import PagedPool
 HEADS, DIM, LATENT, ROPE = 32, 128, 512, 64
 TYPES = ("f32", "bf16", "int8", "int4")
 PART = 1024  # positions written at a time
+SETTLE = 0.02  # seconds after which torch's threads sleep
+SMALL = 64  # positions of the call that wakes the threads
 LARGEST_READ = 1 << 30  # bytes; beyond, bandwidth does not change
 
 
@@ -124,18 +132,28 @@ def theirs(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return q, k, k[..., : case.design.v_dim] if latent else torch.randn_like(k)
 
 
+def ours(case: Case, view: View) -> Callable[[], object]:
+    q, v_dim = torch.randn(case.batch, HEADS, case.design.width), case.design.v_dim
+    return lambda: attend(view, 0, q, scale=0.05, v_dim=v_dim)
+
+
+def torchs(case: Case) -> Callable[[], object]:
+    given = theirs(case)
+    return lambda: scaled_dot_product_attention(*given, enable_gqa=True)
+
+
 def measure(case: Case, with_torch: bool = True) -> Measured:
     torch.set_num_threads(case.threads)
-    view, size = filled(case)
-    q, v_dim = torch.randn(case.batch, HEADS, case.design.width), case.design.v_dim
-    works = {"ours": lambda: attend(view, 0, q, scale=0.05, v_dim=v_dim), "peak": multiplies}
+    (view, size), small = filled(case), case._replace(context=SMALL)
+    works = {"ours": ours(case, view), "peak": multiplies}
+    wakes = {"ours": ours(small, filled(small)[0])}
     if with_torch:
-        given = theirs(case)
-        works["torch"] = lambda: scaled_dot_product_attention(*given, enable_gqa=True)
+        works["torch"], wakes["torch"] = torchs(case), torchs(small)
     numbers = multiplies()
     span = min(size, LARGEST_READ)
     ways = reads(span)
-    found = in_turns(works | ways)
+    settle, wakes = (SETTLE, wakes) if case.threads > 1 else (0.0, {})
+    found = in_turns(works | ways, settle=settle, before=wakes)
     bandwidth = span / min(found[name] for name in ways)
     return Measured(
         found["ours"], size, found.get("torch", 0.0), bandwidth, numbers / found["peak"]

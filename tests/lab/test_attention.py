@@ -197,4 +197,6 @@ def test_the_latent_kernel_equals_torch(kind, heads, threads):
     assert can_decode(view, 0)
     got = decode_latent(view, 0, q, 0.1, 128)
     want = attend_dense(view, 0, q, scale=0.1, v_dim=128)
-    assert torch.allclose(got, want, atol=3e-6, rtol=1e-5)
+    # A score of 192 numbers moves by 3e-5 (one sigma) where queries are rounded; values reach 4.
+    bound = {"atol": 3e-4, "rtol": 1e-5} if kind.startswith("int") else tolerances(kind)
+    assert torch.allclose(got, want, **bound)

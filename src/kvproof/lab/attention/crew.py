@@ -7,7 +7,9 @@ a helper finds it free when it fetches the next kernel, and so does the caller a
 
     marks[0]       the caller has begun kernel number `ticket`
     marks[1]       the ticket, told before
+    marks[2]       where memory lies that the kernel may use until it ends
     marks[8 * i]   helper i has done its part of it
+    marks[8 * n]   items that the n threads have begun, where they take the next one (`take`)
 
 A kernel takes (..., marks, me, number) as its last arguments; what it does lies between
 `ticket = begin(marks, me)` and `end(marks, me, number, ticket)`.
@@ -32,6 +34,7 @@ from kvproof.lab.attention.emit import I32, I64, answer, call, pointer
 from kvproof.lab.attention.shapes import kernel
 
 LINE = 8  # marks lie a cache line apart
+_ALIGNED = 64  # bytes
 _LOOKS = 64  # at a mark before another process may have the core
 _TURNS = 1 << 11  # of looks until a helper sleeps: about a millisecond
 
@@ -68,6 +71,17 @@ def give_way(typing_context: Any) -> Any:
             call(b, "sched_yield", I32)
 
     return answer(types.void, (), emit)
+
+
+@intrinsic
+def take(typing_context: Any, marks: Any, number: Any) -> Any:
+    """The next item of a kernel on `number` threads: each number from 0 on goes to one of them."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        place = pointer(context, b, kinds[0], values[0], b.mul(values[1], I64(LINE)))
+        return b.atomic_rmw("add", place, I64(1), "monotonic")
+
+    return answer(types.int64, (marks, types.int64), emit)
 
 
 @kernel
@@ -116,13 +130,22 @@ class Crew:
 
     def __init__(self, number: int) -> None:
         self.number, self._ticket = number, 0
-        self._marks = np.zeros(LINE * number, np.int64)
+        self._marks = np.zeros(LINE * (number + 1), np.int64)
+        self._room = np.empty(0, np.uint8)
         self._lock = threading.Lock()
         self._helpers = [_Helper(self._marks, i, number) for i in range(1, number)]
 
-    def run(self, kernel: Any, args: tuple[Any, ...]) -> None:
-        """kernel(*args, marks, i, number) on each thread; back when all are done."""
+    def run(self, kernel: Any, args: tuple[Any, ...], room: int = 0) -> None:
+        """kernel(*args, marks, i, number) on each thread; back when all are done.
+
+        `room`: bytes that it may use meanwhile, the same memory in each run: new memory would cost
+        a page fault for each 4 KiB.
+        """
         with self._lock:
+            if room > self._room.nbytes - _ALIGNED:
+                self._room = np.empty(room + _ALIGNED, np.uint8)
+                self._marks[2] = -(-self._room.ctypes.data // _ALIGNED) * _ALIGNED
+            self._marks[LINE * self.number] = 0
             self._ticket += 1
             self._marks[1] = self._ticket
             for helper in self._helpers:

@@ -27,15 +27,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvproof.lab.attention.crew import begin, end
+from kvproof.lab.attention.crew import begin, end, take
 from kvproof.lab.attention.disk import kept
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.gather import copy_value, gather_kernel
+from kvproof.lab.attention.job import COUNT, ITEM, ITEMS, SIZES, TABLES, WIDEST, shape_of
+from kvproof.lab.attention.merge import Found, merge
 from kvproof.lab.attention.scores import BATCH, score_chunk_kernel, soften_kernel
 from kvproof.lab.attention.shapes import Plan, Shape, entry, kernel
-from kvproof.lab.attention.stored import INT4, INTEGERS, pair_of
+from kvproof.lab.attention.stored import ARRAYS, INT4, INTEGERS, SCALES, pair_of
 from kvproof.lab.attention.values import weigh_kernel, width_of
-from kvproof.lab.attention.vectors import address, vload, vsum
+from kvproof.lab.attention.vectors import address, pointer_to, vload, vsum
 from kvproof.lab.attention.whole import fold_kernel, round_queries
 from kvproof.lab.pool.planes import TILE
 
@@ -84,11 +86,12 @@ def small_part(shape):
 
 @lru_cache(maxsize=64)
 def own_kernel(plan: Plan) -> Any:
-    """own(shape, widest, values): arrays for tables of up to `widest` blocks."""
+    """own(shape, widest): arrays for tables of up to `widest` blocks."""
     k_whole, v_whole = plan.k_kind in INTEGERS, plan.v_kind in INTEGERS
+    v_type = ARRAYS[plan.v_kind]
 
     @kernel
-    def own(shape, widest, values):
+    def own(shape, widest):
         queries, chunk = shape.queries, shape.chunk
         scores = np.empty(queries * chunk, np.float32)
         if k_whole:
@@ -99,7 +102,7 @@ def own_kernel(plan: Plan) -> Any:
         tiles = max(widest * shape.block_size // shape.tile, chunk) + 1
         return Owned(
             numbers, weights, scores, np.empty(8 * small_part(shape), np.float32),
-            np.empty(tiles, np.int64), np.empty(max(TILE, shape.tile) * shape.v_rows, values.dtype),
+            np.empty(tiles, np.int64), np.empty(max(TILE, shape.tile) * shape.v_rows, v_type),
         )  # fmt: skip
 
     return own
@@ -174,9 +177,18 @@ def weigh_seen_kernel(plan: Plan) -> Any:
     return weigh_seen
 
 
+class Desk(NamedTuple):
+    """What a thread works with: its room, where tiles lie, spare tiles, copies of small blocks."""
+
+    room: Room
+    places: Any
+    spare: Any
+    near: Planes
+
+
 @lru_cache(maxsize=64)
 def item_kernel(plan: Plan) -> Any:
-    """item(room, planes, near, table, span, at, spare, shape, out, tops): one KV head's queries.
+    """item(desk, planes, table, span, shape, out, tops): one KV head's queries.
 
     `span`: the head, its blocks begin..end, visible positions low..high; of one sequence.
     """
@@ -184,9 +196,9 @@ def item_kernel(plan: Plan) -> Any:
     weigh_seen = weigh_seen_kernel(plan)
 
     @kernel
-    def item(room, planes, near, table, span, at, spare, shape, out, tops):
+    def item(desk, planes, table, span, shape, out, tops):
         head, begin, end, low, high = span
-        tile, per = shape.tile, shape.block_size // shape.tile
+        room, at, tile, per = desk.room, desk.places, shape.tile, shape.block_size // shape.tile
         first, last = max(begin * per, low // tile), min(end * per, -(-high // tile))
         locate(table, first, last, head, shape, at)
         step = shape.chunk // tile
@@ -196,7 +208,7 @@ def item_kernel(plan: Plan) -> Any:
             score_chunk(room, planes, here, count, True, shape)
             soften(room, bounds[0], bounds[1], count * tile, shape, out, tops)
             upcoming = planes.keys, count, min(last - p, count + step)
-            weigh_seen(room, planes, here, count, bounds, upcoming, shape, spare, out, tops)
+            weigh_seen(room, planes, here, count, bounds, upcoming, shape, desk.spare, out, tops)
 
     return item
 
@@ -208,9 +220,15 @@ def near_item_kernel(plan: Plan) -> Any:
     weigh_seen, gather = weigh_seen_kernel(plan), gather_kernel(plan)
 
     @kernel
-    def item(room, planes, near, table, span, at, spare, shape, out, tops):
+    def item(desk, planes, table, span, shape, out, tops):
         head, begin, end, low, high = span
-        chunk, size = shape.chunk, shape.block_size
+        room, at, near, chunk, size = (
+            desk.room,
+            desk.places,
+            desk.near,
+            shape.chunk,
+            shape.block_size,
+        )
         wide = in_tiles(shape)
         for j in range(chunk // TILE + 1):
             at[j] = j * TILE
@@ -221,7 +239,8 @@ def near_item_kernel(plan: Plan) -> Any:
             gather(planes, table, head, first, seen, shape, near)
             score_chunk(room, near, at, count, False, wide)
             soften(room, 0, seen, count * TILE, wide, out, tops)
-            weigh_seen(room, near, at, count, (0, seen), (near.keys, 0, 0), wide, spare, out, tops)
+            bounds, none = (0, seen), (near.keys, 0, 0)
+            weigh_seen(room, near, at, count, bounds, none, wide, desk.spare, out, tops)
 
     return item
 
@@ -243,82 +262,79 @@ def query_kernel(plan: Plan) -> Any:
 
 
 @lru_cache(maxsize=64)
-def kernels(plan: Plan) -> Any:
-    """run(..., start, step): every `step`-th item from `start` on, one thread's share."""
+def whole_item_kernel(plan: Plan) -> Any:
+    """do(i, job, q, scale, desk, planes, shape, found): item i, from its queries to its sums."""
     item = near_item_kernel(plan) if plan.gathered else item_kernel(plan)
-    own, queries, copied = own_kernel(plan), query_kernel(plan), int(plan.gathered)
+    queries = query_kernel(plan)
+
+    @kernel
+    def do(i, job, q, scale, desk, planes, shape, found):
+        of = address(pointer_to(job[ITEMS], np.int64), ITEM * i)
+        s, head, count, size = of[0], of[1], shape.queries, shape.queries * shape.v_dim
+        table = address(pointer_to(job[TABLES], np.int32), s * job[WIDEST])
+        span, sums = (head, of[2], of[3], of[4], of[5]), desk.room.sums
+        parts, tops = address(found.parts, i * size), address(found.tops, i * count)
+        fill(parts, size, np.float32(0))
+        fill(tops, count, np.float32(-np.inf))
+        fill(sums, count * BATCH, np.float32(0))
+        given = address(q, (s * shape.heads + head) * count * shape.k_dim)
+        queries(given, scale, desk.room, shape)
+        item(desk, planes, table, span, shape, parts, tops)
+        for r in range(count):
+            total = vsum(vload(sums, r * BATCH)) + vsum(vload(sums, r * BATCH + WIDTH))
+            found.sums[i * count + r] = total
+
+    return do
+
+
+@lru_cache(maxsize=64)
+def kernels(plan: Plan) -> Any:
+    """run(job, q, out, scale, marks, me, number): a thread's part of a step's items (`job.py`).
+
+    `q` [sequences, heads, k_dim] and `out` [sequences, heads, v_dim] are addresses of f32. Needs
+    room for `needed` bytes.
+    """
+    do, own, copied = whole_item_kernel(plan), own_kernel(plan), int(plan.gathered)
+    k_type, v_type = ARRAYS[plan.k_kind], ARRAYS[plan.v_kind]
+    ks_type, vs_type = (SCALES.get(k, np.float32) for k in (plan.k_kind, plan.v_kind))
+    width, pairs, first = width_of(plan), plan.v_kind == INT4, SIZES + len(Shape._fields)
 
     @entry
-    def run(
-        q, scale, keys, k_scales, values, v_scales, tables, items, shape, out, tops, sums, marks,
-        start, step,
-    ):  # fmt: skip
-        ticket = begin(marks, start)
-        owned, count = own(shape, tables.shape[1], values), shape.queries
-        room = carve(owned, shape)
+    def run(job, q, out, scale, marks, me, number):
+        ticket, shape = begin(marks, me), shape_of(job)
+        owned, queries, n = own(shape, job[WIDEST]), shape.queries, job[COUNT]
         planes = Planes(
-            address(keys, 0), address(k_scales, 0), address(values, 0), address(v_scales, 0)
-        )
-        near_k = np.zeros(copied * shape.chunk * shape.k_rows, keys.dtype)
-        near_ks = np.zeros(copied * shape.chunk * shape.k_groups, k_scales.dtype)
-        near_v = np.zeros(copied * shape.chunk * shape.v_rows, values.dtype)
-        near_vs = np.zeros(copied * shape.chunk * shape.v_groups, v_scales.dtype)
+            pointer_to(job[first], k_type), pointer_to(job[first + 1], ks_type),
+            pointer_to(job[first + 2], v_type), pointer_to(job[first + 3], vs_type),
+        )  # fmt: skip
+        near_k = np.zeros(copied * shape.chunk * shape.k_rows, k_type)
+        near_ks = np.zeros(copied * shape.chunk * shape.k_groups, ks_type)
+        near_v = np.zeros(copied * shape.chunk * shape.v_rows, v_type)
+        near_vs = np.zeros(copied * shape.chunk * shape.v_groups, vs_type)
         near = Planes(
             address(near_k, 0), address(near_ks, 0), address(near_v, 0), address(near_vs, 0)
         )
-        for i in range(start, items.shape[0], step):
-            s, head, left, right, low, high = items[i]
-            span, table = (head, left, right, low, high), address(tables, s * tables.shape[1])
-            parts, most = address(out, i * count * shape.v_dim), address(tops, i * count)
-            fill(parts, count * shape.v_dim, np.float32(0))
-            fill(most, count, np.float32(-np.inf))
-            fill(room.sums, count * BATCH, np.float32(0))
-            queries(address(q, (s * shape.heads + head) * count * shape.k_dim), scale, room, shape)
-            item(
-                room, planes, near, table, span, address(owned.places, 0), address(owned.spare, 0),
-                shape, parts, most,
-            )  # fmt: skip
-            for r in range(count):
-                sums[i, r] = vsum(vload(room.sums, r * BATCH)) + vsum(
-                    vload(room.sums, r * BATCH + WIDTH)
-                )
-        end(marks, start, step, ticket)
+        places, spare = address(owned.places, 0), address(owned.spare, 0)
+        desk, given = Desk(carve(owned, shape), places, spare, near), pointer_to(q, np.float32)
+        parts = pointer_to(marks[2], np.float32)
+        tops = address(parts, n * queries * shape.v_dim)
+        found = Found(parts, tops, address(tops, n * queries))
+        i = take(marks, number)
+        while i < n:
+            do(i, job, given, np.float32(scale), desk, planes, shape, found)
+            i = take(marks, number)
+        end(marks, me, number, ticket)
+        if me == 0:
+            items, target = pointer_to(job[ITEMS], np.int64), pointer_to(out, np.float32)
+            merge(
+                items, n, shape.heads, found, (queries, queries, shape.v_dim, width), pairs, target
+            )
         # Their last use: what the pointers point to lives until here.
         return len(owned.numbers) + len(near_k) + len(near_ks) + len(near_v) + len(near_vs)
 
     return kept(run, plan)
 
 
-@entry
-def merge(items, parts, tops, sums, queries, v_dim, width, pairs, out):
-    """Merge the items of each head into out [sequences, heads, v_dim].
-
-    Parts are [item, v_dim / width, query, width]; `pairs`: int4's, of each `width` numbers the even
-    ones before the odd ones.
-    """
-    n = items.shape[0]
-    i = 0
-    while i < n:
-        j = i
-        while j < n and items[j, 0] == items[i, 0] and items[j, 1] == items[i, 1]:
-            j += 1
-        for r in range(queries):
-            top = tops[i, r]
-            for k in range(i + 1, j):
-                top = max(top, tops[k, r])
-            total = np.float32(0)
-            for k in range(i, j):
-                total += sums[k, r] * np.exp(tops[k, r] - top)
-            target = out[items[i, 0], items[i, 1] * queries + r]
-            target[:] = 0.0
-            for k in range(i, j):
-                factor = np.exp(tops[k, r] - top) / total
-                for start in range(0, v_dim, width):
-                    place = start * queries + r * width
-                    for d in range(width):
-                        number = d % 2 * (width // 2) + d // 2 if pairs else d
-                        target[start + d] += factor * parts[k, place + number]
-        i = j
-
-
-merge = kept(merge)
+def needed(items: int, queries: int, v_dim: int) -> int:
+    """Bytes of room for what `items` items find."""
+    return 4 * items * queries * (v_dim + 2)

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 
 from kvproof.lab.attention import threads
-from kvproof.lab.attention.decode import kernels, merge
-from kvproof.lab.attention.latent import LatentShape, latent_kernels
-from kvproof.lab.attention.shapes import Shape, Sizes, plan_for, sums_fit, vectors_of_group
-from kvproof.lab.attention.stored import INT4, KINDS
-from kvproof.lab.attention.values import width_of
+from kvproof.lab.attention.decode import kernels, needed
+from kvproof.lab.attention.job import Job, job
+from kvproof.lab.attention.latent import latent_kernels
+from kvproof.lab.attention.latent_parts import HEAD_TILE, LatentShape
+from kvproof.lab.attention.shapes import Sizes, plan_for, sums_fit, vectors_of_group
+from kvproof.lab.attention.stored import KINDS
 from kvproof.lab.attention.view import GroupView, View
 from kvproof.lab.pool.planes import AnyPlane, Plane
 
 _MIN_POSITIONS = 512  # a shorter range is not worth a second item
-_ITEMS_PER_THREAD = 4
+_ITEMS_PER_THREAD = 8  # who is done takes the next one
 
 
 def can_decode(view: View, slot: int) -> bool:
@@ -55,13 +56,8 @@ class Prepared(NamedTuple):
     """What is the same for every query of a step and slot."""
 
     run: Any
-    arrays: tuple[Any, ...]
-    shape: Shape
-    items: np.ndarray[Any, Any]
-    kv_heads: int
-    v_dim: int
-    width: int
-    pairs: bool
+    job: Job
+    room: int
 
 
 def _prepare(view: View, slot: int, heads: int) -> Prepared:
@@ -71,11 +67,8 @@ def _prepare(view: View, slot: int, heads: int) -> Prepared:
         _groups(keys), _groups(values), _kind(keys), _kind(values),
     ))  # fmt: skip
     items = group.kept((keys.heads, threads.count()), lambda: cut(group, keys.heads))
-    arrays = (*keys.arrays, *values.arrays, group.tables)
-    return Prepared(
-        kernels(plan), arrays, shape, items, keys.heads, values.dim, width_of(plan),
-        plan.v_kind == INT4,
-    )  # fmt: skip
+    made = job(group.tables, items, shape, (*keys.arrays, *values.arrays))
+    return Prepared(kernels(plan), made, needed(len(items), shape.queries, shape.v_dim))
 
 
 def decode(view: View, slot: int, q: torch.Tensor, scale: float) -> torch.Tensor:
@@ -83,43 +76,38 @@ def decode(view: View, slot: int, q: torch.Tensor, scale: float) -> torch.Tensor
 
     The new keys and values are in the pool already. Raises nothing: ask `can_decode` first.
     """
-    count, heads, width = q.shape
-    group = view.groups[view.pool.home[slot][0]]
-    made: Prepared = group.kept(
-        ("decode", slot, heads, threads.count()), lambda: _prepare(view, slot, heads)
-    )
-    items, queries, v_dim = made.items, heads // made.kv_heads, made.v_dim
-    given = q.float().contiguous().numpy().reshape(count, made.kv_heads, queries * width)
-    out = np.empty((count, heads, v_dim), np.float32)
-    parts = np.empty((len(items), queries * v_dim), np.float32)
-    tops, sums = np.empty((2, len(items), queries), np.float32)
+    count, heads, _ = q.shape
+    group, (_, values) = view.planes(slot)
+    key = "decode", slot, heads, threads.count()
+    made: Prepared = group.kept(key, lambda: _prepare(view, slot, heads))
+    return _run(made, q, (count, heads, values.dim), scale)
+
+
+def _run(made: Prepared, q: torch.Tensor, shape: tuple[int, ...], scale: float) -> torch.Tensor:
+    """The kernel's outputs, of this shape and the queries' type."""
+    given, out = q.float().contiguous(), torch.empty(shape)
     threads.share(
-        made.run, given, np.float32(scale), *made.arrays, items, made.shape, parts, tops, sums
+        made.run, made.job.numbers, given.data_ptr(), out.data_ptr(), scale, room=made.room
     )
-    merge(items, parts, tops, sums, queries, v_dim, made.width, made.pairs, out)
-    return torch.from_numpy(out).to(q.dtype)
+    return out.to(q.dtype)
+
+
+def _prepare_latent(view: View, slot: int, heads: int, v_dim: int) -> Prepared:
+    group, (plane,) = view.planes(slot)
+    padded = -(-heads // HEAD_TILE) * HEAD_TILE
+    shape = LatentShape(padded, heads, plane.dim, v_dim, plane.block_size, _groups(plane))
+    items = group.kept((0, threads.count()), lambda: cut(group, 1, split_entries=True))
+    made = job(group.tables, items, shape, plane.arrays)
+    return Prepared(latent_kernels(_kind(plane)), made, needed(len(items), padded, v_dim))
 
 
 def decode_latent(view: View, slot: int, q: torch.Tensor, scale: float, v_dim: int) -> torch.Tensor:
     """Outputs [sequences, heads, v_dim] of queries [sequences, heads, width] over latents."""
-    group, (plane,) = view.planes(slot)
-    kind, heads = _kind(plane), q.shape[1]
-    padded = -(-heads // 32) * 32
-    shape = LatentShape(padded, plane.dim, v_dim, plane.block_size, _groups(plane))
-    turned = torch.zeros(len(q), plane.dim, padded)
-    turned[:, :, :heads] = (q.float() * scale).transpose(1, 2)
-    if kind == INT4:
-        turned = turned.view(len(q), -1, 8, 2, padded).transpose(2, 3)
-    queries = turned.reshape(len(q), -1).contiguous().numpy()
-    items = group.kept((0, threads.count()), lambda: cut(group, 1, split_entries=True))
-    parts = np.empty((len(items), padded * v_dim), np.float32)
-    tops, sums = np.empty((2, len(items), padded), np.float32)
-    threads.share(
-        latent_kernels(kind), queries, *plane.arrays, group.tables, items, shape, parts, tops, sums
-    )
-    out = np.empty((len(q), padded, v_dim), np.float32)
-    merge(items, parts, tops, sums, padded, v_dim, 16, kind == INT4, out)
-    return torch.from_numpy(out[:, :heads]).to(q.dtype)
+    count, heads, _ = q.shape
+    group = view.groups[view.pool.home[slot][0]]
+    key = "latent", slot, heads, v_dim, threads.count()
+    made: Prepared = group.kept(key, lambda: _prepare_latent(view, slot, heads, v_dim))
+    return _run(made, q, (count, heads, v_dim), scale)
 
 
 def cut(group: GroupView, heads: int, *, split_entries: bool = False) -> np.ndarray[Any, Any]:

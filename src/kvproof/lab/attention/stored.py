@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
@@ -22,6 +23,8 @@ F32, BF16, FP8, INT8, INT4 = range(5)
 KINDS = {"f32": F32, "bf16": BF16, "fp8_e4m3": FP8, "int8": INT8, "int4": INT4}
 STORED_BYTES = {F32: 4, BF16: 2, FP8: 1, INT8: 1, INT4: 1}
 INTEGERS = (INT8, INT4)
+ARRAYS = {F32: np.float32, BF16: np.uint16, FP8: np.uint8, INT8: np.int8, INT4: np.uint8}
+SCALES = {INT4: np.int32}  # of arrays of scales; others have f32
 _STORED = {F32: e.F32, BF16: e.I16, FP8: e.I8, INT8: e.I8, INT4: e.I8}
 _HIGH_HALF = -65536  # the upper 16 bits of 32
 
@@ -138,6 +141,22 @@ def stored_rows(
 
     args = (array, types.int64, types.int64, rows, columns, kind)
     return answer(TileType(count, lane_of(how)), args, emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def stored_whole(typing_context: Any, array: Any, index: Any, kind: Any) -> Any:
+    """2 * WIDTH neighbouring numbers of int8 or int4 as 16-bit integers, in their order."""
+    how = literal(kind)
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        place = e.pointer(context, b, kinds[0], values[0], values[1])
+        if how == INT8:
+            return e.tile_of(b, [b.sext(e.raw(b, place, e.I8, 2 * WIDTH), e.VW)])
+        bits = b.zext(e.raw(b, place, e.I8), e.VI)
+        high = b.and_(b.shl(bits, e.iconst(12)), e.iconst(15 << 16))
+        return e.tile_of(b, [b.bitcast(b.or_(b.and_(bits, e.iconst(15)), high), e.VW)])
+
+    return answer(TileType(1, "i16"), (array, types.int64, kind), emit)
 
 
 def _scale(b: Any, place: Any, kind: int) -> Any:

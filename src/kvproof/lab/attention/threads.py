@@ -41,9 +41,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_crew.cache_clear)  # threads do not survive a fork
 
 
-def share(run: Callable[..., None], *args: object) -> None:
+def share(run: Callable[..., None], *args: object, room: int = 0) -> None:
     """Call run(*args, marks, i, n) on each of n threads, this one being the first (`crew.py`).
 
-    A kernel that numba makes parallel itself would be compiled a second time for one thread.
+    They may use `room` bytes together. A kernel that numba makes parallel itself would be compiled
+    a second time for one thread.
     """
-    _crew(count()).run(run, args)
+    _crew(count()).run(run, args, room)

@@ -302,3 +302,52 @@ def tile_sums(typing_context: Any, out: Any, index: Any, tile: Any) -> Any:
             b.store(e.reduce(b, vector, b.fadd), e.shift(b, place, r))
 
     return answer(types.void, (out, types.int64, tile), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_load_pairs(
+    typing_context: Any, array: Any, index: Any, stride: Any, rows: Any, width: Any
+) -> Any:
+    """rows x width vectors of 16-bit pairs, from elements of 16 bits; see `tile_load`."""
+    count, across = literal(rows), literal(width)
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        place = e.pointer(context, b, kinds[0], values[0], values[1])
+        out = []
+        for _ in range(count):
+            at = [e.shift(b, place, 2 * j * WIDTH) for j in range(across)]
+            out += [e.raw(b, p, e.I16, 2 * WIDTH) for p in at]
+            place = b.gep(place, [values[2]])
+        return e.tile_of(b, out)
+
+    args = (array, types.int64, types.int64, rows, width)
+    return answer(TileType(count * across, "i16"), args, emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_store_pairs(typing_context: Any, array: Any, index: Any, tile: Any) -> Any:
+    """Write a tile of 16-bit pairs as one run of 16-bit elements."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> None:
+        place = e.pointer(context, b, kinds[0], values[0], values[1])
+        for j, vector in enumerate(e.vectors_of(b, values[2])):
+            e.put(b, vector, e.shift(b, place, 2 * j * WIDTH))
+
+    return answer(types.void, (array, types.int64, tile), emit)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_zip(typing_context: Any, tile: Any) -> Any:
+    """Two vectors of 16-bit numbers, first with first: pairs of them, in their order."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        one, two = e.vectors_of(b, values[0])
+        halves = []
+        for start in (0, WIDTH):
+            order = [i + n for i in range(start, start + WIDTH) for n in (0, 2 * WIDTH)]
+            halves.append(
+                b.shuffle_vector(one, two, ir.Constant(ir.VectorType(e.I32, 2 * WIDTH), order))
+            )
+        return e.tile_of(b, halves)
+
+    return answer(tile, (tile,), emit)

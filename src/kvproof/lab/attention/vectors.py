@@ -54,6 +54,17 @@ def address(typing_context: Any, array: Any, index: Any) -> Any:
     )
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def pointer_to(typing_context: Any, number: Any, dtype: Any) -> Any:
+    """A pointer to elements of a numpy type from the address `number` on."""
+    kind = types.CPointer(dtype.dtype)
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        return b.inttoptr(values[0], context.get_value_type(kind))
+
+    return answer(kind, (types.int64, dtype), emit)
+
+
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def splat(typing_context: Any, x: Any) -> Any:
     """All lanes x (an f32)."""
@@ -165,6 +176,21 @@ def vstore16(typing_context: Any, array: Any, index: Any, x: Any) -> Any:
         put(b, short, pointer(context, b, kinds[0], values[0], values[1]))
 
     return answer(types.void, (array, types.int64, VEC), emit)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def vstore_pairs(typing_context: Any, array: Any, index: Any, low: Any, high: Any) -> Any:
+    """Write WIDTH pairs of two vectors' numbers, rounded to 16-bit integers, to 32-bit elements."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> None:
+        whole = [
+            b.fptosi(call(b, f"llvm.rint.v{WIDTH}f32", VF, v), VI) for v in (values[2], values[3])
+        ]
+        low = b.and_(whole[0], ir.Constant(VI, [0xFFFF] * WIDTH))
+        pairs = b.or_(low, b.shl(whole[1], ir.Constant(VI, [16] * WIDTH)))
+        put(b, pairs, pointer(context, b, kinds[0], values[0], values[1]))
+
+    return answer(types.void, (array, types.int64, VEC, VEC), emit)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

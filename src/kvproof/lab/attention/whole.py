@@ -35,7 +35,7 @@ from kvproof.lab.attention.vectors import (
 )
 
 LARGEST = np.float32(32767)
-_TINY = np.float32(1e-30)  # chunks below weigh nothing, and 1 / them would overflow
+TINY = np.float32(1e-30)  # chunks below weigh nothing, and 1 / them would overflow
 
 
 @kernel
@@ -51,7 +51,7 @@ def round_queries(q, scale, shape, nibbles, out, scales, sums):
             largest = max(largest, abs(q[d]))
             total += q[d]
         unit = largest / LARGEST
-        inverse = LARGEST / largest if largest > _TINY else np.float32(0)
+        inverse = LARGEST / largest if largest > TINY else np.float32(0)
         for d in range(i * size, (i + 1) * size):
             at = d // 8 * 8 + d % 4 * 2 + d % 8 // 4 if nibbles else d
             out[at] = np.int16(np.rint(q[d] * inverse))
@@ -110,7 +110,7 @@ def fold_kernel(kind: int) -> Any:
             for r in range(shape.queries):
                 i, peak = g * shape.queries + r, room.peaks[r] * most
                 room.factors[i] = peak / LARGEST
-                inverse = splat(LARGEST / peak if peak > _TINY else np.float32(0))
+                inverse = splat(LARGEST / peak if peak > TINY else np.float32(0))
                 total = splat(np.float32(0))
                 for t in range(0, count * shape.tile, WIDTH):
                     w = vload(room.scores, r * chunk + t)

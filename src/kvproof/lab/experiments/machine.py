@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,17 @@ def best(work: Callable[[], Any], rounds: int = 7) -> float:
     return min(times)
 
 
-def in_turns(works: Mapping[str, Callable[[], Any]], seconds: float = 1.0) -> dict[str, float]:
+def in_turns(
+    works: Mapping[str, Callable[[], Any]],
+    seconds: float = 1.0,
+    settle: float = 0.0,
+    before: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
+) -> dict[str, float]:
     """Least seconds of each work, run in turns for `seconds` and at least seven times.
 
     On a shared machine memory and cores are at times half as fast: what is to be compared has to
-    see the same moments.
+    see the same moments. Before each timing `settle` seconds pass, so that the threads of the work
+    before sleep, and then the work's entry of `before` runs, if it has one.
     """
     found = dict.fromkeys(works, math.inf)
     for work in works.values():
@@ -44,6 +51,10 @@ def in_turns(works: Mapping[str, Callable[[], Any]], seconds: float = 1.0) -> di
     end, turns = time.perf_counter() + seconds, 0
     while turns < _TURNS or time.perf_counter() < end:
         for name, work in works.items():
+            if settle:
+                time.sleep(settle)
+            if name in before:
+                before[name]()
             start = time.perf_counter()
             work()
             found[name] = min(found[name], time.perf_counter() - start)
