@@ -12,7 +12,7 @@ Exponentials are in neither side: the kernels' own cost.
 
 On several threads each timing waits until the others' threads sleep (torch's look for work for
 milliseconds after a call, and would take a core from whoever comes next), then makes a small call
-of the same work: in a decode step the layer before has woken the threads.
+of the same kind, for the ceilings too: in a decode step the layer before has woken the threads.
 
 torch is scaled_dot_product_attention on the same shape and threads: in f32 against f32 caches,
 else in bf16; for MLA it gets the latents as one KV head. `--sweeps` prints, in place of the table,
@@ -38,7 +38,7 @@ HEADS, DIM, LATENT, ROPE = 32, 128, 512, 64
 TYPES = ("f32", "bf16", "int8", "int4")
 PART = 1024  # positions written at a time
 SETTLE = 0.02  # seconds after which torch's threads sleep
-SMALL = 64  # positions of the call that wakes the threads
+SMALL, SMALL_READ = 64, 1 << 16  # positions, bytes of the call that wakes the threads
 LARGEST_READ = 1 << 30  # bytes; beyond, bandwidth does not change
 
 
@@ -146,12 +146,12 @@ def measure(case: Case, with_torch: bool = True) -> Measured:
     torch.set_num_threads(case.threads)
     (view, size), small = filled(case), case._replace(context=SMALL)
     works = {"ours": ours(case, view), "peak": multiplies}
-    wakes = {"ours": ours(small, filled(small)[0])}
+    ways = reads(span := min(size, LARGEST_READ))
+    wakes = dict.fromkeys(("peak", *ways), next(iter(reads(SMALL_READ).values())))
+    wakes["ours"] = ours(small, filled(small)[0])
     if with_torch:
         works["torch"], wakes["torch"] = torchs(case), torchs(small)
     numbers = multiplies()
-    span = min(size, LARGEST_READ)
-    ways = reads(span)
     settle, wakes = (SETTLE, wakes) if case.threads > 1 else (0.0, {})
     found = in_turns(works | ways, settle=settle, before=wakes)
     bandwidth = span / min(found[name] for name in ways)
