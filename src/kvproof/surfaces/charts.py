@@ -10,6 +10,7 @@ from typing import Any
 
 from kvproof.errors import UsageError
 from kvproof.surfaces.memory_chart import PALETTE, lacking, memory_bars
+from kvproof.surfaces.text import counted
 from kvproof.terms import device_of
 from kvproof.units import show_bytes, show_context
 
@@ -57,7 +58,8 @@ def plan_chart(plan: Any) -> Spec:
     if any(row.sequences for row in plan.rows):
         panels.append({"hconcat": [_fit_bars(plan), _speed_bars(plan)], "spacing": 40})
     copies = "one replica" if plan.replicas == 1 else f"{plan.replicas} replicas"
-    subtitle = [f"{plan.engine}; {plan.ranks} GPU per replica, {copies}", *_misfit(plan)]
+    gpus = counted(plan.ranks, "GPU")
+    subtitle = [f"{plan.engine}; {gpus} per replica, {copies}", *_misfit(plan)]
     return base(
         f"{plan.model} on {plan.gpu or 'the given memory'}", subtitle, vconcat=panels, spacing=30
     )
