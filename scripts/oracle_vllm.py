@@ -33,12 +33,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from vllm_answers import COMPARED, capacity_of, figures, worded
 from vllm_cases import configs, in_turn, random_case
 from vllm_corners import CORNERS, corner_cases
+from vllm_planner.pretend import GPUS
 
 _SHARED = Path(os.environ.get("KVPROOF_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _FOLDERS = (_SHARED.parent / "tools" / "vllm" / "configs", _SHARED / "configs")
 _WORKER = Path(__file__).parent / "vllm_planner" / "ask.py"
 _SHORT = 5000
+_ENDED = "the worker ended"
 _OFFLINE = (
+    _ENDED,
     "repository", "failed to be inspected", "does not recognize this architecture",
     "not compiled with CUDA", "needs a GPU", "preprocessor_config", "AttributeError",
     "unimplemented by default", "Unknown RoPE", "Missing required keys",
@@ -51,23 +54,37 @@ _PLANNED = ("are not supported for now", "is greater than the derived max_model_
 
 
 def ask(python: str, cases: list[dict[str, Any]], worker: Path = _WORKER) -> list[dict[str, Any]]:
-    """The planner's answers, one process for each GPU."""
+    """The planner's answers, one process for each GPU; another one where a case ends a process."""
     answers: list[dict[str, Any]] = [{} for _ in cases]
     for gpu in sorted({case["gpu"] for case in cases}):
-        chosen = [i for i, case in enumerate(cases) if case["gpu"] == gpu]
-        with tempfile.TemporaryDirectory() as folder:
-            source, target = Path(folder) / "cases.json", Path(folder) / "answers.json"
-            source.write_text(json.dumps([cases[i] for i in chosen]))
-            subprocess.run(
-                [python, str(worker), str(source), str(target)],
-                check=True,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            lines = target.read_text().splitlines()
-            for i, line in zip(chosen, lines, strict=True):
-                answers[i] = json.loads(line)
+        left = [i for i, case in enumerate(cases) if case["gpu"] == gpu]
+        while left:
+            said = _told([python, str(worker)], [cases[i] for i in left])
+            for i, answer in zip(left, said, strict=False):
+                answers[i] = answer
+            left = left[len(said) :]
     return answers
+
+
+def _told(worker: list[str], cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Answers to the first of the cases, up to one that ends the worker: at least one of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "cases.json", Path(folder) / "answers.json"
+        source.write_text(json.dumps(cases))
+        ended = subprocess.run(
+            [*worker, str(source), str(target)],
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        lines = target.read_text().splitlines(keepends=True) if target.exists() else []
+    said = [json.loads(line) for line in lines if line.endswith("\n")]
+    if len(said) < len(cases):
+        last = (ended.stderr.strip().splitlines() or [""])[-1]
+        said.append({"refused": f"{_ENDED} with status {ended.returncode}: {last[:200]}"})
+    return said
 
 
 def own_answer(case: dict[str, Any]) -> dict[str, Any]:
@@ -140,6 +157,9 @@ def main() -> int:
     parser.add_argument("--again", type=Path)
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
+    unknown = sorted({*options.gpus.split(",")} - {*GPUS, "CPU"})
+    if unknown:
+        parser.error(f"--gpus: {', '.join(unknown)} is none of {', '.join(GPUS)}, CPU")
     warnings.simplefilter("ignore")
     cases = chosen(options)
     answers = ask(options.python, cases)
@@ -192,7 +212,8 @@ def save(path: Path, cases: list[dict[str, Any]], answers: list[dict[str, Any]])
 
 def _named(case: dict[str, Any], known: dict[str, dict[str, Any]]) -> str:
     """The model's name, and what tells its config from another of that name."""
-    base = case["model"] + (" quantized" if "quantization_config" in case["config"] else "")
+    told = " quantized" in case["model"] or "quantization_config" not in case["config"]
+    base = case["model"] + ("" if told else " quantized")
     names = [base, *(f"{base} changed {n}" for n in range(1, len(known) + 2))]
     return next(n for n in names if known.get(n, case["config"]) == case["config"])
 

@@ -182,6 +182,10 @@ def look_at_pictures(model: Any) -> None:
         info.get_mm_max_tokens_per_item(seq_len=model.max_model_len, mm_counts=counts)
 
 
+_SETTLED = ("block_size", "mamba_block_size", "mamba_page_size_padded")
+"""What a worker settles for its own layers: each stage is a process with a config of its own."""
+
+
 def specs_by_stage(config: Any, flags: dict[str, Any]) -> tuple[list[Any], list[str], list[str]]:
     """(each stage's layer specs, layouts its backends take, names of its backends)."""
     import torch
@@ -197,8 +201,12 @@ def specs_by_stage(config: Any, flags: dict[str, Any]) -> tuple[list[Any], list[
     layouts: list[str] = []
     backends: set[str] = set()
     stages = flags.get("pipeline_parallel_size", 1)
+    cache = config.cache_config
+    given = {name: getattr(cache, name) for name in _SETTLED}
     for stage in range(stages):
         pretend_groups(flags, stage)
+        for name, value in given.items():
+            setattr(cache, name, value)
         config.parallel_config.rank = stage * flags.get("tensor_parallel_size", 1)
         config.compilation_config.static_forward_context.clear()
         with set_current_vllm_config(config), on_meta(config.model_config.dtype):

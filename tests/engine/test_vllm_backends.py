@@ -71,3 +71,30 @@ def test_pasted_layers_come_back_in_the_command() -> None:
     read = kvproof.Deployment.from_command(pasted, gpu="H100-80GB")
     assert read.flags["kv_cache_dtype_skip_layers"] == ("0", "sliding_window")
     assert render_command("m", read) == pasted
+
+
+@pytest.mark.parametrize(
+    ("gpu", "flags", "backend"),
+    [
+        ("H100-80GB", {"kv_cache_dtype": "fp8"}, "FLASH_ATTN_DIFFKV"),
+        ("B200", {}, "FLASH_ATTN_DIFFKV"),
+        ("B200", {"kv_cache_dtype": "fp8"}, None),
+        (
+            "B200",
+            {"kv_cache_dtype": "fp8", "attention_backend": "TRITON_ATTN_DIFFKV"},
+            "TRITON_ATTN_DIFFKV",
+        ),
+    ],
+)
+def test_values_of_another_width_are_quantized_where_the_keys_may_be(
+    gpu: str, flags: dict[str, Any], backend: str | None
+) -> None:
+    """MiMo-V2-Flash: FlashAttention 4 is picked by both widths and refuses by the keys' 192."""
+    model = kvproof.load_model("XiaomiMiMo/MiMo-V2-Flash", offline=True)
+    asked = kvproof.Deployment("vllm@0.32", gpu, tensor_parallel_size=4, **flags)
+    if backend is not None:
+        assert vllm.capacity(model, asked, 20_000_000_000).attention_backend == backend
+        return
+    with pytest.raises(UsageError, match="keeps no fp8 cache of heads of 192") as caught:
+        vllm.capacity(model, asked, 20_000_000_000)
+    assert "TRITON_ATTN_DIFFKV" in str(caught.value)

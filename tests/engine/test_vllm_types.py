@@ -66,6 +66,27 @@ def test_types_that_vllm_does_not_start_in(
         _served(model, engine, gpu, **flags)
 
 
+@pytest.mark.parametrize(
+    ("engine", "dtype", "starts"),
+    [
+        ("vllm@0.32", "half", False),
+        ("vllm@0.32", "bfloat16", True),
+        ("vllm@0.32", "float32", True),
+        ("vllm@0.9.0", "half", True),
+    ],
+)
+def test_a_draft_runs_in_its_targets_type(engine: str, dtype: str, starts: bool) -> None:
+    own = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+    small = {**QWEN.config, **own, "layer_types": ["full_attention"] * QWEN.layers}
+    spec = {"method": "draft_model", "model": small, "num_speculative_tokens": 2}
+    asked = kvproof.Deployment(engine, "H100-80GB", dtype=dtype, speculative_config=spec)
+    if starts:
+        assert kvproof.plan(QWEN, asked, [4096]).fits
+        return
+    with pytest.raises(UsageError, match="gemma3_text in no float16"):
+        kvproof.plan(QWEN, asked, [4096])
+
+
 def test_a_release_that_does_not_fall_back_does_not_start() -> None:
     asked = kvproof.Deployment("vllm@0.8.5", "T4-16GB")
     plan = kvproof.plan(QWEN, asked, [4096])

@@ -108,10 +108,12 @@ def _flash_fits(a: Attention) -> bool:
         return False
     if a.pictures and (version != 4 or (a.quantized and major == 9)):
         return False
-    return not a.quantized or _flash_keeps_fp8(a, version)
+    return not a.quantized or flash_keeps_fp8(a)
 
 
-def _flash_keeps_fp8(a: Attention, version: int) -> bool:
+def flash_keeps_fp8(a: Attention) -> bool:
+    """Whether the FlashAttention that runs reads a quantized cache (fa_utils.py)."""
+    version = flash_version(a)
     if a.capability[0] == 9:
         return version == 3 or a.head_dim == 512
     return a.capability[0] == 10 and version == 4

@@ -8,6 +8,8 @@ import msgspec
 
 from kvproof.engine.vllm.versions import Version
 
+DEFAULT_BLOCK = 16
+"""Tokens of a block that nobody asked for (config/cache.py)."""
 READ: Version = (0, 32, 0)
 """The release whose backends were read; the newest of them are known of no earlier one."""
 

@@ -12,11 +12,16 @@ from typing import Any
 
 import msgspec
 
-from kvproof.engine.vllm.backend_table import ROWS, in_order
-from kvproof.engine.vllm.backend_types import READ, Attention, Backend, every, fixed
+from kvproof.engine.vllm.backend_table import ROWS, flash_keeps_fp8, in_order
+from kvproof.engine.vllm.backend_types import (
+    DEFAULT_BLOCK,
+    READ,
+    Attention,
+    Backend,
+    every,
+    fixed,
+)
 from kvproof.errors import UsageError, unknown_name
-
-DEFAULT_BLOCK = 16
 
 FLASH_ATTN_DIFFKV = every("FLASH_ATTN_DIFFKV", 16)
 TRITON_ATTN_DIFFKV = every("TRITON_ATTN_DIFFKV", 16)
@@ -165,6 +170,23 @@ def check_triton(backend: Backend, attention: Attention) -> None:
         raise UsageError(
             f"vLLM's {backend.name} keeps no {attention.kv_dtype} cache below capability 8.9",
             hint="set kv_cache_dtype=bfloat16",
+        )
+
+
+def check_two_widths(backend: Backend, attention: Attention) -> None:
+    """Raise UsageError where FlashAttention would quantize keys wider than its kernels take.
+
+    It is picked by both widths, and then refuses by the keys' alone.
+    Source: vLLM 0.32, models/mimo_v2.py and v1/attention/backends/flash_attn.py
+    (FlashAttentionImpl: head_size_v=head_size).
+    """
+    flash = backend is FLASH_ATTN_DIFFKV and attention.quantized
+    if flash and not flash_keeps_fp8(attention):
+        major, minor = attention.capability
+        raise UsageError(
+            f"vLLM's {backend.name} keeps no {attention.kv_dtype} cache of heads of "
+            f"{attention.head_dim} on compute capability {major}.{minor}",
+            hint=f"set attention_backend={TRITON_ATTN_DIFFKV.name} or kv_cache_dtype=bfloat16",
         )
 
 

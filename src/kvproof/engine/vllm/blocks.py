@@ -11,15 +11,15 @@ import math
 import msgspec
 
 from kvproof.engine.vllm.backend_table import ROWS
-from kvproof.engine.vllm.backend_types import Attention, Backend
+from kvproof.engine.vllm.backend_types import DEFAULT_BLOCK, Attention, Backend
 from kvproof.engine.vllm.backends import (
-    DEFAULT_BLOCK,
     FLASHMLA_SPARSE_DSV4,
     INDEXER,
     M3_SPARSE,
     block_by_name,
     check_shared_out,
     check_triton,
+    check_two_widths,
     choose,
     common_block,
 )
@@ -39,7 +39,7 @@ from kvproof.engine.vllm.settings import (
     reads_pictures,
     skips,
 )
-from kvproof.engine.vllm.states import state_bytes, state_sets
+from kvproof.engine.vllm.states import block_alone, state_bytes, state_sets
 from kvproof.errors import UsageError
 from kvproof.kinds import ConvSlot, FullSlot, LatentSlot, RecurrentSlot, SlidingSlot, Slot
 from kvproof.model.types import Model
@@ -129,9 +129,7 @@ def _settle(model: Model, settings: Settings) -> Blocks:
     if not has_states(model) or not settings.rules.v1:
         return Blocks(size=size, backend=backend, state_size=settings.max_model_len)
     if _widest(model) is None:
-        aligned = settings.state_mode != "none"
-        state_size = (settings.block_size or DEFAULT_BLOCK) if aligned else settings.max_model_len
-        return Blocks(size=size, backend=backend, state_size=state_size)
+        return Blocks(size=size, backend=backend, state_size=block_alone(settings))
     return _hybrid(model, settings, backend, size)
 
 
@@ -150,6 +148,7 @@ def _backend(model: Model, settings: Settings, attention: Attention) -> Backend:
         )
     if settings.rules.null_reserved:
         check_triton(backend, attention)
+        check_two_widths(backend, attention)
     if settings.rules.version >= _SHARED_OUT:
         check_shared_out(backend, attention)
     return backend

@@ -70,6 +70,19 @@ def refused_type(model: Model, deployment: Deployment, flags: Mapping[str, Any])
     )
 
 
+def check_drafted(drafting: Model | None, version: Version, dtype: str) -> None:
+    """Raise UsageError for a draft that does not run in the target's type, which it is given.
+
+    Source: vLLM 0.32, config/speculative.py (draft_model_config has the target's dtype).
+    """
+    if drafting is not None and dtype == "f16" and _runs_in_no_half(drafting, version):
+        raise UsageError(
+            f"vLLM runs the draft {drafting.name} in the model's type, and {drafting.model_type} "
+            "in no float16",
+            hint="give --dtype bfloat16 or float32, or choose another draft",
+        )
+
+
 def run_in(model: Model, deployment: Deployment, flags: Mapping[str, Any]) -> Model:
     """The model in the type that it runs in, with a word on one that nobody asked for.
 
@@ -116,11 +129,15 @@ def _usable(
     types: tuple[str, ...] = ("f32",) if capability < _PASCAL else ("f16", "f32")
     if platform != "cuda" or capability >= _AMPERE:
         types = ("bf16", "f16", "f32")
+    return tuple(t for t in types if t != "f16") if _runs_in_no_half(model, version) else types
+
+
+def _runs_in_no_half(model: Model, version: Version) -> bool:
     kind = str(model.config.get("model_type") or model.model_type)
-    for name, since, until in _NO_HALF:
-        if name == kind and since <= version and (until is None or version < until):
-            return tuple(t for t in types if t != "f16")
-    return types
+    return any(
+        name == kind and since <= version and (until is None or version < until)
+        for name, since, until in _NO_HALF
+    )
 
 
 def _check(model: Model, deployment: Deployment, name: str, usable: tuple[str, ...]) -> None:

@@ -15,9 +15,21 @@ from kvproof.engine.vllm.compressed import check_rows, compressed_specs, is_v4
 from kvproof.engine.vllm.convolved import convolution_spec
 from kvproof.engine.vllm.pooled import is_pooled, pooled_specs
 from kvproof.engine.vllm.rows import indexer_row, is_m3, latent_row, pair_row
-from kvproof.engine.vllm.settings import Settings, is_inkling, keeps_latent, skips
+from kvproof.engine.vllm.settings import (
+    Settings,
+    has_states,
+    is_inkling,
+    keeps_latent,
+    skips,
+)
 from kvproof.engine.vllm.specs import Spec
-from kvproof.engine.vllm.states import checkpoint_blocks, is_ngram, state_bytes, state_sets
+from kvproof.engine.vllm.states import (
+    block_alone,
+    checkpoint_blocks,
+    is_ngram,
+    state_bytes,
+    state_sets,
+)
 from kvproof.engine.vllm.types import Layer
 from kvproof.errors import UsageError
 from kvproof.kinds import (
@@ -81,7 +93,33 @@ def make_layers(model: Model, settings: Settings, blocks: Blocks) -> tuple[Layer
         out.sort(key=lambda layer: layer.spec.kind == "state")
     drafts = _draft_layers(model, settings, blocks)
     _check_numbers(model, settings, out, drafts)
-    return tuple(out + drafts)
+    alone = settings.stages > 1 and settings.rules.block_by_backend and has_states(model)
+    return _alone(model, settings, out + drafts) if alone else tuple(out + drafts)
+
+
+def _alone(model: Model, settings: Settings, layers: list[Layer]) -> tuple[Layer, ...]:
+    """The layers with those of stages that hold states only as their ranks ask for them.
+
+    A rank without attention has no backend to grow its block for: its states keep the block
+    that was set before the model was loaded, and a page of their own size.
+    Source: vLLM 0.32, platforms/interface.py (update_block_size_for_backend, in each worker).
+    """
+    size = block_alone(settings)
+    attended = {layer.index for layer in layers if layer.spec.kind != "state"}
+    own = {
+        index
+        for part in stage_layers(model, settings.stages)
+        if attended.isdisjoint(part)
+        for index in part
+    }
+    return tuple(
+        msgspec.structs.replace(
+            layer, spec=msgspec.structs.replace(layer.spec, block_size=size, padded_bytes=None)
+        )
+        if layer.index in own
+        else layer
+        for layer in layers
+    )
 
 
 def _by_layer(model: Model) -> Iterator[tuple[int, list[Slot]]]:

@@ -14,7 +14,7 @@ import msgspec
 from kvproof.engine.base import Deployment
 from kvproof.engine.vllm.block_experts import check_block_dense, check_block_experts
 from kvproof.engine.vllm.draft import Draft, read_draft
-from kvproof.engine.vllm.dtypes import run_type
+from kvproof.engine.vllm.dtypes import check_drafted, run_type
 from kvproof.engine.vllm.engines import rules_of
 from kvproof.engine.vllm.fallback import check_fallback
 from kvproof.engine.vllm.flags import asked_backend, read_flags
@@ -121,11 +121,12 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     check_block_experts(model, flags, rules)
     check_block_dense(model, flags, rules)
     length, auto_fit = _length(model, flags, rules)
-    draft = read_draft(model, flags)
+    draft, dtype = read_draft(model, flags), run_type(model, deployment, flags)
     batched, seqs = _batch(model, flags, rules, deployment, length)
     if rules.v1:
         check_schedule(flags, batched, seqs, length)
         check_draft(model, flags, draft)
+        check_drafted(draft.model, rules.version, dtype)
         check_modules(model, flags, rules)
         check_ngram(model, flags, draft)
     asynchronous = flags.get("async_scheduling", _async_default(rules, platform, stages, draft))
@@ -152,7 +153,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         prefix_caching=prefix,
         state_mode=mode,
         kv_dtype=_kv_dtype(model, flags, rules, platform, capability_of(deployment, platform)),
-        dtype=run_type(model, deployment, flags),
+        dtype=dtype,
         hybrid_manager=_hybrid_manager(model, flags, draft),
         draft=draft,
     )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.convolutions import before_current, keeping
+from kvproof.engine.vllm.backend_types import DEFAULT_BLOCK
 from kvproof.engine.vllm.draft import read_draft
 from kvproof.engine.vllm.settings import Settings, has_states, is_inkling
 from kvproof.kinds import F32, ConvSlot, RecurrentSlot, Slot, element_type
@@ -140,6 +141,17 @@ def _config_dtype(model: Model) -> str | None:
         named = config.get("mamba_ssm_dtype")
         return str(named) if named else None
     return None
+
+
+def block_alone(settings: Settings) -> int:
+    """Tokens of a state's block on ranks without attention, which no backend's blocks change.
+
+    Source: vLLM 0.32, model_executor/models/config.py (MambaModelConfig).
+    """
+    if settings.state_mode == "none":
+        return settings.max_model_len
+    asked: int | None = settings.flags.get("mamba_block_size")
+    return asked or settings.block_size or DEFAULT_BLOCK
 
 
 def checkpoint_blocks(model: Model, settings: Settings, slots: Sequence[Slot]) -> int:
