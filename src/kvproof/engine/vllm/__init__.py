@@ -12,7 +12,7 @@ from kvproof.engine.base import Cache, CacheRequest, Deployment, context_ranks, 
 from kvproof.engine.drafts import DraftCache
 from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.stored_types import types_of
-from kvproof.engine.vllm.added import around_unknown, unknown_yet
+from kvproof.engine.vllm.architectures import around_unknown, unknown_yet
 from kvproof.engine.vllm.budget import budget, memory_refusals
 from kvproof.engine.vllm.capabilities import refused_capability
 from kvproof.engine.vllm.double_quant import with_unpacked_scales

@@ -15,7 +15,7 @@ import msgspec
 from kvproof.engine.base import Deployment, prefill_copies
 from kvproof.engine.vllm.draft import Draft
 from kvproof.engine.vllm.prefill import check_prefill
-from kvproof.engine.vllm.versions import Rules, parse_version
+from kvproof.engine.vllm.versions import Rules
 from kvproof.errors import UsageError
 from kvproof.kinds import (
     CompressedSlot,
@@ -48,36 +48,26 @@ _NEEDED = {
 not make them (models/hy_v3.py; models/inkling/configs.py, whose type is inkling_model)."""
 _WINDOW = "sliding_window"
 _READ = (0, 32, 0)
-_REMOVED = Path(__file__).with_name("data") / "removed.json"
 _WINDOWS = Path(__file__).with_name("data") / "windows.json"
 
 
-@cache
-def _last_releases() -> dict[str, str]:
-    last: dict[str, str] = msgspec.json.decode(_REMOVED.read_bytes())["last"]
-    return last
+def check_mixed_windows(model: Model) -> None:
+    """Raise UsageError for a class that takes one window for all layers, given several.
 
-
-def check_architecture(model: Model, rules: Rules) -> None:
-    """Raise UsageError for an architecture that the release does not run any more."""
-    last = _last_releases().get(model.architecture)
-    if last is not None and rules.version[:2] > parse_version(last)[:2]:
-        raise UsageError(
-            f"vLLM runs {model.architecture} up to {last} only",
-            hint=f"name that release: vllm@{last}",
-        )
-    if rules.version >= _READ:
-        _check_keys(model)
+    Source: vLLM 0.32, model_executor/models/qwen2.py.
+    """
     windows = {isinstance(slot, SlidingSlot) for slot in model.slots}
-    if model.architecture == "Qwen2ForCausalLM" and len(windows) > 1:  # models/qwen2.py
+    if model.architecture == "Qwen2ForCausalLM" and len(windows) > 1:
         raise UsageError(
             f"vLLM's Qwen2 takes a window for all layers or none, {model.name} has it for some",
             hint="set use_sliding_window=false or max_window_layers in the config",
         )
 
 
-def _check_keys(model: Model) -> None:
+def check_keys(model: Model, rules: Rules) -> None:
     """Raise UsageError for a config in transformers' own form, which vLLM's class does not read."""
+    if rules.version < _READ:
+        return
     lacking = [key for key in _NEEDED.get(model.architecture, ()) if key not in model.config]
     if lacking:
         raise UsageError(

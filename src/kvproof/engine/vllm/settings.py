@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.base import Deployment
+from kvproof.engine.vllm.architectures import check_architecture
 from kvproof.engine.vllm.block_experts import check_block_dense, check_block_experts
 from kvproof.engine.vllm.draft import Draft, read_draft
 from kvproof.engine.vllm.dtypes import check_drafted, run_type
@@ -26,10 +27,11 @@ from kvproof.engine.vllm.refusals import (
     EXPANDED,
     HIDDEN_STATES,
     check_aligned,
-    check_architecture,
     check_cpu,
     check_draft,
+    check_keys,
     check_latent,
+    check_mixed_windows,
     check_ngram,
     check_parallel,
     check_schedule,
@@ -162,6 +164,8 @@ def settle(model: Model, deployment: Deployment) -> Settings:
 def _check_model(model: Model, rules: Rules, platform: str, stages: int) -> None:
     """Refuse what the release does not run, or not there."""
     check_architecture(model, rules)
+    check_keys(model, rules)
+    check_mixed_windows(model)
     check_fallback(model, rules, stages)
     if platform == "cpu" and rules.null_reserved:
         check_cpu(model)

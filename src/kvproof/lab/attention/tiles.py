@@ -255,21 +255,28 @@ def tile_scale(typing_context: Any, tile: Any, factor: Any, low: Any) -> Any:
     return answer(tile, (tile, types.float32, types.float32), emit)
 
 
+def _rows_of(rows: int, width: int, element: Any, lanes: int) -> Any:
+    """Emits the load of `rows` times `width` vectors of `lanes` elements; see `tile_load`."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
+        place = e.pointer(context, b, kinds[0], values[0], values[1])
+        out = []
+        for _ in range(rows):
+            at = [e.shift(b, place, j * lanes) for j in range(width)]
+            out += [e.raw(b, p, element, lanes) for p in at]
+            place = b.gep(place, [values[2]])
+        return e.tile_of(b, out)
+
+    return emit
+
+
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def tile_load(
     typing_context: Any, array: Any, index: Any, stride: Any, rows: Any, width: Any
 ) -> Any:
     """rows x width vectors: row r starts at index + r * stride, its vectors lie side by side."""
     count, across = literal(rows), literal(width)
-
-    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
-        place = e.pointer(context, b, kinds[0], values[0], values[1])
-        out = []
-        for _ in range(count):
-            out += [e.raw(b, e.shift(b, place, j * WIDTH), e.F32) for j in range(across)]
-            place = b.gep(place, [values[2]])
-        return e.tile_of(b, out)
-
+    emit = _rows_of(count, across, e.F32, WIDTH)
     args = (array, types.int64, types.int64, rows, width)
     return answer(TileType(count * across), args, emit)
 
@@ -310,16 +317,7 @@ def tile_load_pairs(
 ) -> Any:
     """rows x width vectors of 16-bit pairs, from elements of 16 bits; see `tile_load`."""
     count, across = literal(rows), literal(width)
-
-    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
-        place = e.pointer(context, b, kinds[0], values[0], values[1])
-        out = []
-        for _ in range(count):
-            at = [e.shift(b, place, 2 * j * WIDTH) for j in range(across)]
-            out += [e.raw(b, p, e.I16, 2 * WIDTH) for p in at]
-            place = b.gep(place, [values[2]])
-        return e.tile_of(b, out)
-
+    emit = _rows_of(count, across, e.I16, 2 * WIDTH)
     args = (array, types.int64, types.int64, rows, width)
     return answer(TileType(count * across, "i16"), args, emit)
 

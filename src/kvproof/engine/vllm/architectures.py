@@ -1,8 +1,9 @@
-"""The first release of vLLM that has a class for each architecture, and what comes before it.
+"""Which releases of vLLM have a class for an architecture, and what the others do.
 
 Releases since 0.7.2 give an unknown architecture to their Transformers backend, which runs what
 the installed transformers can and has no layers with states; earlier ones stop.
-`data/added.json` is written by `scripts/vllm_registries.py`.
+`data/added.json` has the first release with each (written by `scripts/vllm_registries.py`),
+`data/removed.json` the last with those that went.
 """
 
 from __future__ import annotations
@@ -12,19 +13,38 @@ from pathlib import Path
 
 import msgspec
 
-from kvproof.engine.vllm.versions import Version, parse_version
+from kvproof.engine.vllm.versions import Rules, Version, parse_version
+from kvproof.errors import UsageError
 from kvproof.kinds import ConvSlot, RecurrentSlot
 from kvproof.model.types import Model
 
-_DATA = Path(__file__).with_name("data") / "added.json"
+_DATA = Path(__file__).with_name("data")
 _BACKEND: Version = (0, 7, 2)
 """Since when registry.py sends what it does not know to TransformersModel."""
 
 
 @cache
 def _first_releases() -> dict[str, str]:
-    first: dict[str, str] = msgspec.json.decode(_DATA.read_bytes())["first"]
+    read = (_DATA / "added.json").read_bytes()
+    first: dict[str, str] = msgspec.json.decode(read)["first"]
     return first
+
+
+@cache
+def _last_releases() -> dict[str, str]:
+    read = (_DATA / "removed.json").read_bytes()
+    last: dict[str, str] = msgspec.json.decode(read)["last"]
+    return last
+
+
+def check_architecture(model: Model, rules: Rules) -> None:
+    """Raise UsageError for an architecture that the release does not run any more."""
+    last = _last_releases().get(model.architecture)
+    if last is not None and rules.version[:2] > parse_version(last)[:2]:
+        raise UsageError(
+            f"vLLM runs {model.architecture} up to {last} only",
+            hint=f"name that release: vllm@{last}",
+        )
 
 
 def _comes_later(model: Model, release: str | None) -> str | None:
