@@ -171,11 +171,13 @@ class Collector:
             return False
         self._vote(place.engine, 20)
         read = read_flags(match[1])
+        cut = index if place.cut(match[1]) else 0
         said = {key: read[key] for key in place.keys & read.keys()} if place.keys else {}
         if place.engine in _BEGINS:
             kind = place.engine if place.keys else ARGUMENTS
             self._begin(place.engine, kind, index, other=bool(said) and self._now.differs(said))
             self._now.said = said or self._now.said
+        self._now.cut = cut or self._now.cut
         for key in _MODEL_KEYS:
             if isinstance(read.get(key), str):
                 self._now.facts[place.engine, "model"] = read[key]
@@ -265,6 +267,10 @@ class Collector:
         if count > 1:
             where = max(start.line, 1)
             out.append(f"the log holds {count:,} starts: the one from line {where:,} on is read")
+        if start.cut:
+            out.append(
+                f"line {start.cut:,} ends before its arguments do: what stood after is not known"
+            )
         also = {
             own
             for row in self._starts

@@ -29,7 +29,8 @@ class Start:
     """Filled by the collector, line by line.
 
     `line` is where it begins, `kind` the line it began with, `said` what an engine's own line said
-    last, `over` whether the cache was sized or something failed.
+    last, `over` whether the cache was sized or something failed, `cut` the line of arguments that
+    ends before they do.
     """
 
     def __init__(self, line: int = 0) -> None:
@@ -42,6 +43,7 @@ class Start:
         self.rows: dict[tuple[str, str, str], Wording] = {}
         self.said: dict[str, Any] = {}
         self.over = False
+        self.cut = 0
         self.kind = ""
 
     def flags_of(self, engine: str) -> dict[str, Any]:

@@ -39,6 +39,14 @@ class Arguments(msgspec.Struct, frozen=True):
     keys: frozenset[str] | None = None
     renamed: tuple[tuple[str, str], ...] = ()
 
+    def cut(self, arguments: str) -> bool:
+        """Whether a text that all `arguments` stand in ends before the bracket around them does."""
+        bracket = self.start.pattern.removesuffix("(.+)")[-1]
+        if self.keys is not None or bracket not in "({":
+            return False
+        closing = _CLOSING[bracket]
+        return arguments.count(closing) <= arguments.count(bracket)
+
 
 class Program(msgspec.Struct, frozen=True):
     """A text that names a program."""
@@ -65,6 +73,8 @@ class Runner(msgspec.Struct, frozen=True):
 
     literal: str
 
+
+_CLOSING = {"(": ")", "{": "}"}
 
 Thing = Compiled | Arguments | Program | Problem | Spoken | Runner
 
