@@ -21,6 +21,22 @@ def test_every_entry_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "block"),
+    [
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", (128, 128)),
+        ("Qwen/Qwen3-8B-FP8", (128, 128)),
+        ("nvidia/Qwen3-8B-FP8", None),
+        ("nvidia/Llama-3.1-8B-Instruct-FP8", None),
+    ],
+)
+def test_qwens_own_fp8_has_a_scale_per_block(asked: str, block: tuple[int, int] | None) -> None:
+    model = kvproof.load_model(asked, offline=True)
+    assert model.quantization is not None
+    assert model.quantization.default is not None
+    assert model.quantization.default.block == block
+
+
+@pytest.mark.parametrize(
     ("asked", "found", "method"),
     [
         ("meta-llama/Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-8B", None),

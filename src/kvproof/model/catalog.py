@@ -84,7 +84,7 @@ def entries() -> Mapping[str, Entry]:
 
 # What llm-compressor's published recipes leave in the model's own type.
 _ENCODERS = ["lm_head", "visual", "vision_tower", "vision_model", "multi_modal_projector"]
-_KEPT = [*_ENCODERS, "linear_attn"]
+_KEPT = [*_ENCODERS, "linear_attn", "mtp"]
 _INT4 = {"bits": 4, "group_size": 128}
 _CHANNEL_FP8 = {
     "quant_method": "compressed-tensors",
@@ -126,13 +126,15 @@ _NF4 = {
     "bnb_4bit_use_double_quant": True,
 }
 _NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": _KEPT}
+_FP8 = {"quant_method": "fp8", "modules_to_not_convert": _ENCODERS}
+_BLOCK_FP8 = {**_FP8, "weight_block_size": [128, 128]}
 
 # What publishers append to a base model's name, and the scheme that it stands for (None: a
 # fine-tune or a packaging of the same geometry). Longest first; applied until none fits.
 _SUFFIXES: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
     (r"-fp8-dynamic", _CHANNEL_FP8),
     (r"-fp8-block|-block-fp8", {"quant_method": "fp8", "weight_block_size": [128, 128]}),
-    (r"-fp8", {"quant_method": "fp8", "modules_to_not_convert": _ENCODERS}),
+    (r"-fp8", _FP8),
     (r"-quantized\.w8a8|-w8a8|-int8", _INT8),
     (r"-quantized\.w4a16|-w4a16", _W4A16),
     (r"-awq-int4|-int4-awq|-awq-4bit|-awq", {"quant_method": "awq", **_INT4}),
@@ -149,6 +151,10 @@ _SUFFIXES: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
 
 _RECIPES = frozenset({"redhatai", "neuralmagic", "nm-testing"})
 """Publishers whose quantized checkpoints follow the recipes that these schemes stand for."""
+_OTHER_FP8 = _RECIPES | {"nvidia", "amd", "intel"}
+_IN_BLOCKS = "qwen3"
+"""Qwen's own FP8 checkpoints since Qwen3 have a scale per block of 128 x 128, as the entries of
+the catalogue that are whole say; other publishers' of these models have one per tensor."""
 
 _MLX_PUBLISHER = "mlx-community"
 _MLX = re.compile(r"-(?:mlx-)?([2-6]|8)[-_]?bit(-mlx)?(?:-dwq(?:-[\w.]+)?)?$")
@@ -175,7 +181,7 @@ def find(name: str) -> Found | None:
         scheme = {"quant_method": "mlx", "bits": int(mlx[1]), "group_size": 64}
     while True:
         if wanted in short:
-            return _found(name, short[wanted], scheme)
+            return _found(name, short[wanted], _as_published(publisher, own, scheme))
         stripped, named = _strip(wanted)
         if stripped == wanted:
             return None
@@ -188,11 +194,20 @@ def _exact(asked: str, target: str) -> Found:
     said = None if target == asked else f"{asked} is {target} in the catalogue"
     scheme = None
     if _lost_scheme(entry):
-        scheme = _strip(target.rpartition("/")[2].lower())[1]
+        publisher, _, own = target.lower().rpartition("/")
+        scheme = _as_published(publisher, own, _strip(own)[1])
     if scheme is not None:
         read = f"{target} is read with {scheme['quant_method']} weights, as its name says"
         said = f"{said}; {read}" if said else read
     return Found(name=target, entry=entry, assumption=said, quantization=scheme)
+
+
+def _as_published(
+    publisher: str, own: str, scheme: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The scheme of a name, as whoever published that model has it."""
+    blocks = own.startswith(_IN_BLOCKS) and publisher not in _OTHER_FP8
+    return _BLOCK_FP8 if scheme is _FP8 and blocks else scheme
 
 
 def _lost_scheme(entry: Entry) -> bool:

@@ -110,9 +110,12 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
         for pattern, scheme in self.named:
             if any(matches(pattern, spelling) for spelling in spellings):
                 return scheme
-        if self.default is None or any(matches(pattern, name) for pattern in self.ignore):
-            return None
-        return self.default
+        return None if self.default is None or self.keeps(module) else self.default
+
+    def keeps(self, module: str) -> bool:
+        """Whether `module` is named among those that stay unquantized."""
+        name = canonical(module)
+        return any(matches(pattern, name) for pattern in self.ignore)
 
 
 _PREFIX = re.compile(r"^(?:model\.|language_model\.|transformer\.|backbone\.|text_model\.)+")
@@ -249,7 +252,7 @@ def _fp8(section: Mapping[str, Any]) -> Quantization:
     if section.get("expert_dtype") == "fp4":
         named.append(("experts", MXFP4))  # DeepSeek-V4: routed experts in FP4, the rest in FP8
     return Quantization(
-        method="fp8", default=scheme, ignore=(*_ALWAYS_KEPT, *ignore), named=tuple(named)
+        method="fp8", default=scheme, ignore=(*ALWAYS_KEPT, *ignore), named=tuple(named)
     )
 
 
@@ -270,7 +273,7 @@ def _compressed_tensors(section: Mapping[str, Any]) -> Quantization:
     return Quantization(
         method="compressed-tensors",
         default=default,
-        ignore=(*_ALWAYS_KEPT, *_names(section, "ignore")),
+        ignore=(*ALWAYS_KEPT, *_names(section, "ignore")),
         named=tuple(named),
         kv_dtype=_kv_scheme(section.get("kv_cache_scheme")),
     )
@@ -323,7 +326,7 @@ def _awq(section: Mapping[str, Any]) -> Quantization:
         zero_bits=bits if section.get("zero_point", True) else 0,
         source="AutoAWQ: packed int32 weights and zeros, f16 scales",
     )
-    ignore = (*_ALWAYS_KEPT, *_names(section, "modules_to_not_convert"))
+    ignore = (*ALWAYS_KEPT, *_names(section, "modules_to_not_convert"))
     return Quantization(method="awq", default=scheme, ignore=ignore)
 
 
@@ -342,12 +345,12 @@ def _gptq(section: Mapping[str, Any]) -> Quantization:
     return Quantization(
         method="gptq",
         default=scheme,
-        ignore=(*_ALWAYS_KEPT, *_names(section, "modules_to_not_convert")),
+        ignore=(*ALWAYS_KEPT, *_names(section, "modules_to_not_convert")),
     )
 
 
 def _mxfp4(section: Mapping[str, Any]) -> Quantization:
-    ignore = (*_ALWAYS_KEPT, *_names(section, "modules_to_not_convert"))
+    ignore = (*ALWAYS_KEPT, *_names(section, "modules_to_not_convert"))
     return Quantization(method="mxfp4", default=MXFP4, ignore=ignore)
 
 
@@ -365,7 +368,7 @@ def _modelopt(section: Mapping[str, Any]) -> Quantization:
     return Quantization(
         method="modelopt",
         default=None if part else _modelopt_scheme(algorithm),
-        ignore=(*_ALWAYS_KEPT, *ignore),
+        ignore=(*ALWAYS_KEPT, *ignore),
         named=tuple(named[:_MAX_PATTERNS]),
         kv_dtype=_KV_TYPES.get(asked.lower()) if isinstance(asked, str) else _kv_scheme(asked),
     )
@@ -381,7 +384,7 @@ def _modelopt_scheme(algorithm: str) -> Scheme:
 
 
 def _bitsandbytes(section: Mapping[str, Any]) -> Quantization:
-    skip = (*_ALWAYS_KEPT, *_names(section, "llm_int8_skip_modules"))
+    skip = (*ALWAYS_KEPT, *_names(section, "llm_int8_skip_modules"))
     if section.get("load_in_8bit") or section.get("_load_in_8bit"):
         scheme = Scheme(name="bnb int8", bits=8, scale_bits=32, source="LLM.int8(): f32 per row")
     else:
@@ -408,7 +411,7 @@ def _kv_scheme(scheme: Any) -> str | None:
 
 
 # The output head and routers stay unquantized in every published scheme that does not name them.
-_ALWAYS_KEPT = (
+ALWAYS_KEPT = (
     "lm_head", "embed_tokens", "mlp.gate", "router", "attn_hyper_connection",
     "mlp_hyper_connection", "hyper_connection_mixer",
 )  # fmt: skip
@@ -419,7 +422,7 @@ _READERS = {
     "fbgemm_fp8": lambda section: Quantization(
         method="fbgemm_fp8",
         default=_FP8_CHANNEL,
-        ignore=(*_ALWAYS_KEPT, *_names(section, "modules_to_not_convert")),
+        ignore=(*ALWAYS_KEPT, *_names(section, "modules_to_not_convert")),
     ),
     "compressed-tensors": _compressed_tensors,
     "awq": _awq,

@@ -5,13 +5,18 @@ Source: vLLM 0.32, model_executor/models/deepseek_mtp.py and llama_eagle.py. An 
 
 from __future__ import annotations
 
+from math import prod
+
 from kvproof.engine.drafts import own_tensors
 from kvproof.engine.rank_weights import rank_weight_bytes
 from kvproof.engine.vllm.experts import expert_ranks
 from kvproof.engine.vllm.settings import Settings
+from kvproof.model.quantization import ALWAYS_KEPT
 from kvproof.model.tensors import ENCODER_ROLES, TensorGroup
 from kvproof.model.types import Model
 from kvproof.model.weights import stored_bytes
+
+_BF16 = 2
 
 
 def draft_bytes(model: Model, settings: Settings) -> int:
@@ -43,4 +48,23 @@ def _of_last_layer(model: Model, settings: Settings, group: TensorGroup) -> int:
     if group.role == "expert" and settings.draft.method not in ("mtp", "dspark"):
         return 0
     ranks = expert_ranks(settings) if group.role == "expert" else settings.ranks
+    count = group.count // len(group.layers)
+    if settings.draft.method == "mtp" and _kept(model, group):
+        return count * prod(group.shape) * _BF16 // ranks
     return stored_bytes(model, group) // len(group.layers) // ranks
+
+
+def _kept(model: Model, group: TensorGroup) -> bool:
+    """Whether a quantized checkpoint leaves its MTP modules as they were trained.
+
+    They are called `mtp`, or are one layer more than the model has. NVIDIA's checkpoints in NVFP4
+    whose lists are at hand all keep them, so those without a list are taken to.
+    """
+    if model.quantization is None:
+        return False
+    listed = set(model.quantization.ignore) - set(ALWAYS_KEPT)
+    if model.quantization.method == "modelopt" and not listed:
+        return True
+    own = group.name.rpartition("{}.")[2] if group.name.count("{}") == 1 else ""
+    names = (f"mtp.layers.0.{own}", group.name.replace("{}", str(model.layers), 1))
+    return any(model.quantization.keeps(name.replace("{}", "0")) for name in names)
