@@ -33,6 +33,7 @@ from kvproof.engine.vllm.profile import (
     framework_era,
     fused_reduce,
     graph_count,
+    known_sampler,
     many_pieces,
     minor_of,
     other_ways,
@@ -52,12 +53,13 @@ _NAMES = (
     "graphs", "graphs_each", "graphs_ranks", "v0_ranks", "late", "graphs_sparse", "rccl",
     "cuda_late",
 )  # fmt: skip
-_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 0.1, 0.2, 0.3, 0.2, 0.58, 0.35, 2.6, 2.2, 0.24])
+_PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 0.1, 0.2, 0.3, 0.2, 0.58, 0.29, 2.6, 2.2, 0.24])
 _SAMPLER_PRIOR = {"before_0.18": 38.6, "since_0.18": 16.0}
 _TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 20, 60, 20, 20, 1e3, 1e3, 20, 5, 1e3])
 """How firmly each constant is held at its physical guess; the framework's is measured, and so are
 V0's communicators (log203: 2.10 GiB outside torch with 8 ranks, 0.35 of them the framework's),
-those since 0.26 (log240: 0.95 with 4 ranks, 0.24 the framework's) and the estimate of graphs
+those since 0.26 (with 4 ranks, 0.24 the framework's: log240 0.95; log241 0.70 of what is consumed,
+less weights and the experts' workspace) and the estimate of graphs
 beside indexers (log225: 1.97 GiB for 54 of them, log240: 4.99 for 102)."""
 _FLOOR = 0.05
 COVERED = 0.92
@@ -71,7 +73,13 @@ _PUBLIC_GRAPHS = (
     (86, 1, 0.52, "LMCache issue 3430: Qwen3-8B, 51 and 35 graphs"),
     (5, 2, 0.09, "club-3090 issue 434: Qwen3.6-27B, 3 and 2 graphs"),
     (16, 2, 0.36, "gpustack runner pull request 251, 16 graphs"),
-)
+    (13, 1, 0.13, "gemma-4-31B, 0.23, 8 and 5 graphs"),
+    *((86, 1, gib, "logs of 0.19 to 0.22 on one GPU, 51 and 35 graphs")
+      for gib in (0.27, 0.53, 0.53, 0.55, 0.83, 1.65)),
+    *((5, 1, gib, "logs of 0.19 and 0.20 on one GPU, 3 and 2 graphs") for gib in (0.26, 0.27)),
+    (7, 1, 0.05, "a log of 0.19 on one GPU, 4 and 3 graphs"),
+    (9, 1, 0.35, "a log of 0.2x on one GPU, 5 and 4 graphs"),
+)  # fmt: skip
 """Estimates that public threads print: graphs, ranks, GiB, source."""
 _FRAMEWORK = {"cuda": 0, "v0": 2, "cuda since 0.26": 14}
 """Places of the constants that starts on one GPU print."""
@@ -86,6 +94,8 @@ class Row:
     point: Point
     settings: Settings
     logits: float
+    sampler: float | None
+    """Bytes per logit where the source gives them."""
     layer: float
     held: float
     image: float
@@ -121,6 +131,7 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
                 point=point,
                 settings=settings,
                 logits=sizes.logits / GIB,
+                sampler=known_sampler(model, settings),
                 layer=sizes.layer_bytes / GIB,
                 held=sizes.held_bytes / GIB,
                 image=sizes.image_bytes / GIB,
@@ -250,7 +261,8 @@ def era_of(row: Row) -> str:
 
 
 def activation(row: Row, sampler: dict[str, float]) -> float:
-    return max(max(row.logits * sampler[era_of(row)], row.layer) + row.held, row.image)
+    each = sampler[era_of(row)] if row.sampler is None else row.sampler
+    return max(max(row.logits * each, row.layer) + row.held, row.image)
 
 
 def _sampler(rows: list[Row], era: str) -> float:
@@ -259,6 +271,7 @@ def _sampler(rows: list[Row], era: str) -> float:
         row.point.observed["peak_activation_gib"] / row.logits
         for row in rows
         if era_of(row) == era
+        and row.sampler is None
         and row.point.observed.get("peak_activation_gib")
         and row.logits * _SAMPLER_PRIOR[era] > 2 * row.layer
         and not row.held
@@ -317,9 +330,10 @@ def predict(rows: list[Row], table: dict[str, Any]) -> list[Guess]:
 
 
 def _guess(row: Row) -> Guess:
-    budget = vllm.budget(row.point.model(), row.point.deployment())
+    model, deployment = row.point.model(), row.point.deployment()
+    budget = vllm.budget(model, deployment)
     error = budget.kv_bytes / GIB - row.point.observed["available_kv_memory_gib"]
-    less, more = other_ways(row.point.model(), row.settings)
+    less, more = other_ways(model, row.settings, deployment.accelerator)
     doubt = budget.interval[1] - budget.kv_bytes - less
     return Guess(row, error, doubt / GIB, (less if error < 0 else more) / GIB)
 

@@ -95,6 +95,8 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A name that several rows share, so that it picks none of them."""
     compute_capability: str | None = None
     """CUDA compute capability (`9.0`) or AMD's LLVM target (`gfx942`)."""
+    other_memory_bytes: tuple[int, ...] = ()
+    """What other drivers report for the same card."""
     unified_memory: bool = False
     """The memory is shared with the CPU."""
     link: str | None = None

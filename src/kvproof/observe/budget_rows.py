@@ -22,18 +22,22 @@ _HINTS = {
 }
 
 
-def budget_rows(log: Log, budget: Budget, memory: int | None) -> list[Comparison]:
-    """The GPU's memory, each term, and what was left for the cache."""
+def budget_rows(
+    log: Log, budget: Budget, memory: int | None, others: tuple[int, ...] = ()
+) -> list[Comparison]:
+    """The GPU's memory, each term, and what was left for the cache.
+
+    `others` is what other drivers report of the GPU's memory.
+    """
     rows = []
     total = log.get("total_gpu_memory")
     if total is not None and memory is not None:
-        near = 0.01 * memory
+        totals = (memory, *others)
+        low, high = 0.99 * min(totals), 1.01 * max(totals)
         cause = "another GPU than assumed, or a slice of it"
-        rows.append(
-            compared(total, memory, low=memory - near, high=memory + near, exact=False, cause=cause)
-        )
+        rows.append(compared(total, memory, low=low, high=high, exact=False, cause=cause))
     for name in ("weights", "peak_activation", "cuda_graph_estimated", "non_torch"):
-        figure, term = printed_term(log, name), term_of(budget, name)
+        figure, term = printed_term(log, name), term_of(budget, name, log)
         if figure is not None and term is not None:
             rows.append(_term_row(figure, term))
     state, term = state_pool(log), term_of(budget, "state_pool")

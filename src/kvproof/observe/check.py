@@ -292,8 +292,11 @@ def _budgets(
     budget: Budget = engine_module(deployment.engine.name).budget(model, deployment)
     if overheads is not None:
         budget = adjusted(budget, overheads)
-    memory = deployment.accelerator.memory_bytes
-    rows = [*budget_rows(log, budget, memory), *planned_rows(log, model, deployment, budget)]
+    card = deployment.accelerator
+    rows = [
+        *budget_rows(log, budget, card.memory_bytes, card.other_memory_bytes),
+        *planned_rows(log, model, deployment, budget),
+    ]
     return rows, budget.terms
 
 

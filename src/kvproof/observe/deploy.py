@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -29,8 +30,18 @@ _UNTAGGED = ("0.0.", "0.1.dev")
 _PRINTING = ("NVIDIA", "AMD", "Intel")
 """Whose boards engines report as GPUs: the workers of TPUs and Neuron cores print no such total."""
 _SHARE = "gpu_memory_utilization"
-_SAMPLER = "top_k_sampler"
-"""What vLLM's lines call the kernels that sort for its sampler, as the reader names the flag."""
+_SAMPLER, _RUNNER = "top_k_sampler", "runner_module"
+"""What vLLM's lines call the kernels that sort for its sampler, and the module of its runner, as
+the reader names the flags."""
+_CAPTURED, _MOST_CAPTURED = "captured_most", 512
+"""The largest batch that graphs are captured for: twice the decoded tokens, up to a bound."""
+_SIZED = ("compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
+"""Flags that may set those batches."""
+_PLATFORM = "printed_platform"
+"""What V0's line of blocks calls the platform from 0.7 on."""
+_VENDORS = {"cuda": ("NVIDIA",), "rocm": ("AMD",)}
+_FIRST_RUNNER = "gpu_model_runner"
+"""V1's first runner; the second's module has the name that V0's had."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +168,7 @@ def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
         return None
     total = log.value("total_gpu_memory")
     vendors = ("NVIDIA",) if log.engine == "tensorrt_llm" else _PRINTING
+    vendors = _VENDORS.get(str(log.flags.get(_PLATFORM)).lower(), vendors)
     near = by_memory(total, vendors) if total else []
     if not near:
         assumptions.append("no GPU is named: give --gpu for the memory budget")
@@ -169,14 +181,16 @@ def _gpu_of(log: Log, assumptions: list[str]) -> str | None:
 
 def by_memory(total: float, vendors: tuple[str, ...]) -> list[Accelerator]:
     """The GPUs of `vendors` whose drivers report about this much memory, the nearest first."""
+
+    def gap(row: Accelerator) -> float:
+        return min(abs(size - total) for size in (row.memory_bytes, *row.other_memory_bytes))
+
     near = [
         row
         for row in accelerators()
-        if abs(row.memory_bytes - total) <= _SAME_MEMORY * total
-        and not row.unified_memory
-        and row.vendor in vendors
+        if gap(row) <= _SAME_MEMORY * total and not row.unified_memory and row.vendor in vendors
     ]
-    return sorted(near, key=lambda row: abs(row.memory_bytes - total))
+    return sorted(near, key=gap)
 
 
 def _flags(
@@ -193,7 +207,10 @@ def _flags(
     if options is not None and concurrency:
         wanted.setdefault(flag_of(options.length), int(concurrency))
     if log.engine == "vllm":
-        wanted |= _told(log, wanted.pop(_SAMPLER, None))
+        printed = {
+            name: wanted.pop(name, None) for name in (_PLATFORM, _SAMPLER, _RUNNER, _CAPTURED)
+        }
+        wanted |= _told(log, wanted, printed)
     kept: dict[str, Any] = {}
     dropped: dict[str, str] = {}
     try:
@@ -212,13 +229,29 @@ def _flags(
     return kept, {name: why for name, why in dropped.items() if not name.endswith("_used")}
 
 
-def _told(log: Log, sampler: Any) -> dict[str, Any]:
-    """Flags that other lines of a vLLM log tell: the share in full, whose kernels sample."""
-    share = _whole_share(log)
+def _told(log: Log, flags: Mapping[str, Any], printed: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags that other lines of a vLLM log tell: the share in full, sampler, runner, sequences."""
+    sampler, runner, share = printed[_SAMPLER], printed[_RUNNER], _whole_share(log)
     told: dict[str, Any] = {} if share is None else {_SHARE: share}
     if sampler is not None:
         told["flashinfer_sampler"] = str(sampler).lower() == "flashinfer"
+    if runner is not None:
+        told["use_v2_model_runner"] = str(runner) != _FIRST_RUNNER
+    sequences = _sequences(printed[_CAPTURED], flags)
+    if sequences:
+        told["max_num_seqs"] = sequences
     return told
+
+
+def _sequences(captured: Any, flags: Mapping[str, Any]) -> int:
+    """max_num_seqs by the batches that graphs are captured for; 0 where they do not tell.
+
+    Source: vLLM 0.20.2, config/vllm.py (_set_cudagraph_sizes).
+    """
+    set_otherwise = any(name in flags for name in ("max_num_seqs", "speculative_config", *_SIZED))
+    if not isinstance(captured, int) or captured >= _MOST_CAPTURED or set_otherwise:
+        return 0
+    return captured // 2
 
 
 def _whole_share(log: Log) -> float | None:

@@ -36,9 +36,11 @@ _CONTEXT = 1.0 * GIB
 """What an engine's own context may hold before it takes its first measure."""
 
 
-def term_of(budget: Budget, name: str) -> Term | None:
+def term_of(budget: Budget, name: str, log: Log | None = None) -> Term | None:
     """The budget's terms that the printed figure `name` covers, added up."""
     words = _NAMES.get(name, ())
+    if name == "peak_activation" and log is not None and _holds_graphs(log):
+        words += _NAMES["cuda_graph_estimated"]
     found = [t for t in budget.terms if any(w in t.name.lower() for w in words) and t.unit == "B"]
     found = [t for t in found if "kept free" not in t.name]
     if not found:
@@ -60,7 +62,25 @@ def printed_term(log: Log, name: str) -> Figure | None:
     figure = log.smallest(name)
     if figure is None and name == "peak_activation":
         return _peak_less_weights(log)
+    graphs = log.get("cuda_graph_estimated")
+    if name == "peak_activation" and figure is not None and graphs is not None and _sums(log):
+        less = max(0.0, figure.value - graphs.value)
+        return msgspec.structs.replace(figure, value=less, step=figure.step + graphs.step)
     return figure
+
+
+def _sums(log: Log) -> bool:
+    """Whether the peak that a log prints has the estimate of graphs in it.
+
+    So where vLLM prints weights and all else as one consumed sum, from 0.27 on
+    (v1/worker/gpu_worker.py, peak_activation_memory).
+    """
+    return log.engine == "vllm" and log.get("consumed") is not None
+
+
+def _holds_graphs(log: Log) -> bool:
+    """Whether the estimate is in the peak and nothing printed takes it out."""
+    return _sums(log) and log.get("cuda_graph_estimated") is None
 
 
 def _peak_less_weights(log: Log) -> Figure | None:
@@ -75,7 +95,7 @@ def shares(log: Log, budget: Budget, gap: float, memory: int | None) -> tuple[Sh
     """`gap` (printed less predicted bytes of the cache) over terms, the largest first."""
     found, unseen = [], []
     for name in ("weights", "peak_activation", "cuda_graph_estimated", "non_torch"):
-        figure, term = printed_term(log, name), term_of(budget, name)
+        figure, term = printed_term(log, name), term_of(budget, name, log)
         if figure is not None and term is not None:
             found.append(Share(WORDS[name], float(term.value) - figure.value))
         elif term is not None and term.low is not None:

@@ -6,6 +6,7 @@ from kvproof.engine.overheads import OUTSIDE, doubt_of
 from kvproof.errors import UsageError
 from kvproof.observe.check import Report
 from kvproof.observe.deploy import ranks_of
+from kvproof.observe.explain import printed_term
 from kvproof.observe.store import DOUBT, ESTIMATED, Start
 
 _TERMS = ("weights", "peak_activation", "non_torch", "cuda_graph", "cuda_graph_estimated",
@@ -26,7 +27,7 @@ def start_of(report: Report) -> Start:
     log = report.log
     weights = next((int(r.predicted) for r in report.rows if r.name == "weights"), 0)
     estimated = [t for t in report.terms if not t.exact and t.name not in OUTSIDE]
-    found = {name: log.smallest(name) for name in _TERMS}
+    found = {name: printed_term(log, name) for name in _TERMS}
     return Start(
         engine=log.engine,
         version=log.version or "",

@@ -116,6 +116,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         return -self.gap - sum(more for _, more in _printed(self))
 
     @property
+    def sums_graphs(self) -> bool:
+        """Whether the printed peak has the estimate of graphs in it, which is not printed apart."""
+        return "consumed" in self.terms and "cuda_graph_estimated" not in self.terms
+
+    @property
     def outside(self) -> bool:
         """Whether more or less is taken than the interval allows: by something not named."""
         return 0 < self.half < abs(self.unnamed)
@@ -140,6 +145,8 @@ def _printed(start: Start) -> list[tuple[tuple[str, ...], float]]:
         found.append((_PRINTED_WEIGHTS, weights - start.weights))
     for name, parts in _MODELS_OWN.items():
         if name in start.terms:
+            if name == "peak_activation" and start.sums_graphs:
+                parts = (*parts, *_MODELS_OWN["cuda_graph_estimated"])
             estimate = sum(start.terms.get(ESTIMATED + part, 0.0) for part in parts)
             found.append((parts, start.terms[name] - estimate))
     return found

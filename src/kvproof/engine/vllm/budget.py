@@ -63,8 +63,7 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     left = memory - sum(int(term.value) for term in terms)
     scale = _scale(deployment, settings)
     gpu = deployment.accelerator
-    unified = memory if gpu is not None and gpu.unified_memory else 0
-    less, more = other_ways(model, settings, unified=unified)
+    less, more = (0, 0) if gpu is None else other_ways(model, settings, gpu)
     doubt = _doubt(parts, weights, scale)
     return _answer(terms, memory, left, (doubt + more, doubt + less))
 

@@ -132,7 +132,10 @@ def rules_of(model: Model, deployment: Deployment, flags: Mapping[str, Any]) -> 
             f"vLLM {deployment.engine.version} has no V0 engine and stops at VLLM_USE_V1=0",
             hint="leave the variable out; 0.10.2 is the last release with both engines",
         )
-    return rules_for(deployment.engine.version)
+    rules, second = rules_for(deployment.engine.version), flags.get("use_v2_model_runner")
+    if second is None:
+        return rules
+    return msgspec.structs.replace(rules, runner_v2=rules.runner_v2 and second)
 
 
 def runs_v0(model: Model, deployment: Deployment, flags: Mapping[str, Any]) -> str | None:

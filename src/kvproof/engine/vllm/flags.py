@@ -69,6 +69,7 @@ _NGRAM = ("ngram", "[ngram]")
 _OWN = {
     "used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraphs": "bool",
     "use_v1": "bool", "flashinfer_sampler": "bool", "rocm_aiter": "bool",
+    "use_v2_model_runner": "bool",
 }  # fmt: skip
 """What kvproof adds: memory of each GPU that other processes use, and what only variables say."""
 

@@ -1,59 +1,106 @@
 """The profiled image: what an encoder's own run takes, and what of it outlives that run.
 
-The inputs and the embeddings of the largest image are held while the decoder is profiled, so they
-add to its peak. Source: vLLM 0.28, v1/worker/gpu_model_runner.py (profile_run).
+The embeddings of the largest image, and with the first runner its inputs, are held while the
+decoder is profiled, so they add to its peak. Source: vLLM 0.11 to 0.32,
+v1/worker/gpu_model_runner.py (profile_run), v1/worker/gpu/mm/encoder_runner.py
+(profile_encoder_cache), model_executor/models/{qwen2_5_vl,qwen3_vl}.py.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from kvproof.engine.vllm.runners import second_runner
 from kvproof.engine.vllm.settings import Settings
 from kvproof.engine.vllm.towers import closed, profiles_towers
 from kvproof.model.types import Model
 
 _PROFILED = ("qwen2_", "qwen2_5_", "qwen3_", "qwen4_")
 """Families whose encoder is profiled with the largest image that their processor lets through."""
+_PLACED = ("qwen3_", "qwen4_")
+"""Families that add a table of positions to the patches and keep its rows."""
 _COLOURS, _FRAMES, _F32, _BF16 = 3, 2, 4, 2
+_CAST_SINCE = (0, 10, 0)
+"""Since when a processor's pictures come in the model's type, no longer in f32
+(multimodal/processing.py; read in 0.11.0, not in 0.9.2)."""
+_PLAIN_ROTARY = (0, 12, 0)
+"""Since when the encoder's rotary embedding makes no copies in f32 (not in 0.11.0; read in
+0.20.0)."""
+_SECOND_PROFILES = (0, 27, 0)
+"""The second runner's first release that profiles an encoder (v1/worker/gpu/model_runner.py)."""
+_WHOLE, _SHARED, _SHARED_F32 = 3, 8, 13
+"""Rows of a patch alive at once around attention: the residual, its norm and the output on every
+rank; queries, keys and values, the rotated pair twice and the context shared out over the ranks;
+and what the f32 copies of an older rotary embedding add."""
+
+
+class _Picture(msgspec.Struct, frozen=True):
+    """The largest images of a batch: pixels, patches, and the tokens they are merged to."""
+
+    vision: dict[str, Any]
+    pixels: int
+    patches: int
+    tokens: int
+    hidden: int
 
 
 def image_bytes(model: Model, settings: Settings) -> int:
-    """Peak of the encoder's own run over one largest image, which ends before the decoder's.
+    """Peak of the encoder's own run over the largest images, which ends before the decoder's.
 
-    Two inner states (before and after the activation, shared out over the ranks) and three hidden
-    ones of every patch.
+    As many as a batch's tokens hold, but one at least (multimodal/encoder_budget.py).
+
+    The image's inputs, and a layer's attention or feed-forward, whichever holds more; names keep
+    what they were given until their function ends.
     """
-    found = _largest(model, settings)
-    if found is None:
+    picture = _largest(model, settings)
+    if picture is None:
         return 0
-    vision, pixels = found
-    patch, hidden, inner = (
-        vision.get(key) for key in ("patch_size", "hidden_size", "intermediate_size")
-    )
-    if not (isinstance(patch, int) and patch > 0 and isinstance(hidden, int)):
-        return 0
-    inner = inner if isinstance(inner, int) else 4 * hidden
-    return pixels // patch**2 * (2 * inner // settings.ranks + 3 * hidden) * _BF16
+    layer = max(_attention(model, settings, picture), _feed_forward(settings, picture))
+    return _inputs(picture, settings) + picture.patches * layer * _BF16
 
 
 def held_bytes(model: Model, settings: Settings) -> int:
-    """The image's pixels in f32 and its embeddings, one more for every deep layer fed with them."""
-    found = _largest(model, settings)
-    if found is None or not settings.rules.v1:
+    """The image's embeddings, one more for every deep layer fed with them, and its inputs.
+
+    The second runner has let its inputs go.
+    """
+    picture = _largest(model, settings)
+    if picture is None or not settings.rules.v1:
         return 0
-    vision, pixels = found
-    patch, merge = vision.get("patch_size"), vision.get("spatial_merge_size") or 2
-    if not (isinstance(patch, int) and patch > 0 and isinstance(merge, int) and merge > 0):
-        return 0
-    deep = vision.get("deepstack_visual_indexes")
+    deep = picture.vision.get("deepstack_visual_indexes")
     copies = 1 + (len(deep) if isinstance(deep, list) else 0)
-    tokens = pixels // (patch * merge) ** 2
-    inputs = pixels * _COLOURS * _FRAMES * _F32
-    return inputs + tokens * model.hidden_size * copies * _BF16
+    embeddings = picture.tokens * model.hidden_size * copies * _BF16
+    return embeddings + (0 if second_runner(model, settings) else _inputs(picture, settings))
 
 
-def _largest(model: Model, settings: Settings) -> tuple[dict[str, Any], int] | None:
-    """The vision tower's config and the pixels of its largest image; None without either."""
+def _attention(model: Model, settings: Settings, picture: _Picture) -> int:
+    whole = _WHOLE + str(model.config.get("model_type", "")).startswith(_PLACED)
+    shared = _SHARED if settings.rules.version >= _PLAIN_ROTARY else _SHARED_F32
+    return picture.hidden * whole + picture.hidden * shared // _split(settings)
+
+
+def _feed_forward(settings: Settings, picture: _Picture) -> int:
+    """The residual and its norm, and the inner state before and after the activation."""
+    inner = picture.vision.get("intermediate_size")
+    inner = inner if isinstance(inner, int) else 4 * picture.hidden
+    return 2 * picture.hidden + 2 * inner // _split(settings)
+
+
+def _split(settings: Settings) -> int:
+    """Ranks that share a layer of the encoder; each runs it whole where images are dealt out."""
+    return 1 if settings.flags.get("mm_encoder_tp_mode") == "data" else settings.ranks
+
+
+def _inputs(picture: _Picture, settings: Settings) -> int:
+    """Pixels of two frames in the model's type, before in f32 with a copy in that type."""
+    cast = settings.rules.version >= _CAST_SINCE
+    return picture.pixels * _COLOURS * _FRAMES * (_BF16 if cast else _F32 + _BF16)
+
+
+def _largest(model: Model, settings: Settings) -> _Picture | None:
+    """The largest image that the encoder is profiled with; None without either."""
     vision = model.config.get("vision_config")
     if not isinstance(vision, dict) or closed(model, settings.flags, "vision"):
         return None
@@ -61,7 +108,22 @@ def _largest(model: Model, settings: Settings) -> tuple[dict[str, Any], int] | N
         return None
     if not str(model.config.get("model_type", "")).startswith(_PROFILED):
         return None
+    if second_runner(model, settings) and settings.rules.version < _SECOND_PROFILES:
+        return None
     from kvproof.model.multimodal import most_pixels
 
     pixels = most_pixels(model)
-    return (vision, pixels) if pixels else None
+    patch, hidden = _size(vision, "patch_size"), _size(vision, "hidden_size")
+    merged = patch * (_size(vision, "spatial_merge_size") or 2)
+    if not (pixels and patch and hidden):
+        return None
+    tokens = max(1, pixels // merged**2)
+    batch = settings.max_num_batched_tokens // tokens if settings.rules.v1 else 1
+    count = max(1, min(batch, settings.max_num_seqs))
+    return _Picture(vision, count * pixels, count * (pixels // patch**2), count * tokens, hidden)
+
+
+def _size(vision: dict[str, Any], key: str) -> int:
+    """A whole number of the tower's config; 0 where there is none."""
+    value = vision.get(key)
+    return value if isinstance(value, int) and value > 0 else 0

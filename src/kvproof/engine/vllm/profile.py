@@ -21,11 +21,12 @@ from kvproof.engine.vllm.expert_kernels import expert_workspace, kernel_of
 from kvproof.engine.vllm.images import held_bytes, image_bytes
 from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
 from kvproof.engine.vllm.rocm import uses_aiter
-from kvproof.engine.vllm.runners import on_second_runner
+from kvproof.engine.vllm.runners import on_second_runner, second_runner
 from kvproof.engine.vllm.settings import Settings
 from kvproof.engine.vllm.towers import profiles_towers
 from kvproof.engine.vllm.versions import era_at
 from kvproof.errors import UsageError
+from kvproof.hardware import Accelerator
 from kvproof.kinds import IndexerSlot, RecurrentSlot
 from kvproof.model.types import Model
 from kvproof.units import GIB, MIB
@@ -44,11 +45,17 @@ _FLASHINFER_SINCE, _FLASHINFER_PAST = (0, 8, 0), (0, 11, 1)
 """Releases whose V1 samples with FlashInfer's kernels where they are installed."""
 _FLASHINFER_WORKSPACE = 394 * MIB
 """VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE."""
+_FUSED_PAST = (0, 21, 0)
+"""Starts of 0.18 to 0.20 hold workspaces of fused all-reduces. Two public ledgers of later releases
+print 0.6 GiB outside torch on four ranks, which leaves no room for them: 0.23 on GH200, 0.25 on
+H100 (vllm#48601)."""
 _DATA_CENTER = 10
 _HOST_SHARE = 0.05
 """Of memory shared with the CPU: 5.9 of 121.7 GiB are not accounted for in log315 (GB10)."""
 _AITER_SINCE, _AITER_PAST = (0, 12, 0), (0, 14, 0)
 """Releases that sample with AITER's kernels where those are asked for."""
+_NO_COPY = (0, 28, 0)
+"""Since when the second runner copies logits to f32 only where a request needs it."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,47 +113,81 @@ def _has_encoders(model: Model) -> bool:
     return any(key in model.config for key in ("vision_config", "audio_config"))
 
 
-def sampler_bytes(settings: Settings) -> float:
-    """Bytes per logit of the dummy sampler: sorting for top-p was dropped in 0.18.
+def sampler_bytes(model: Model, settings: Settings) -> float:
+    """Bytes per logit of the dummy sampler: sorting for top-p was dropped in 0.18."""
+    known = known_sampler(model, settings)
+    if known is not None:
+        return known
+    return _fitted_sampler(settings)
 
+
+def _fitted_sampler(settings: Settings) -> float:
+    table = constants()["sampler_bytes_per_logit"]
+    return float(table["since_0.18" if settings.rules.version >= (0, 18, 0) else "before_0.18"])
+
+
+def known_sampler(model: Model, settings: Settings) -> float | None:
+    """Bytes per logit where the source gives them; None where starts have to.
+
+    The second runner's dummies ask for no top-p: logits in 16 bits, gathered from several ranks and
+    put in order, and until 0.27 copied to f32 (v1/worker/gpu/sample/sampler.py, read from 0.22 on).
     FlashInfer's kernels sort nothing. V1 took them up to 0.11.0 where they were installed, as in
     the images; only VLLM_USE_FLASHINFER_SAMPLER says so here. Nor do AITER's, which 0.12 and 0.13
     took beside its other kernels (v1/sample/ops/topk_topp_sampler.py).
     """
-    table = constants()["sampler_bytes_per_logit"]
+    if second_runner(model, settings):
+        gathered = 2.0 if settings.ranks == 1 else 4.0 + 2.0 / settings.ranks
+        return max(gathered, 6.0) if settings.rules.version < _NO_COPY else gathered
     asked = settings.flags.get("flashinfer_sampler") and settings.rules.v1
     aiter = uses_aiter(settings) and _AITER_SINCE <= settings.rules.version < _AITER_PAST
     if asked or aiter:
-        return min(_FLASHINFER_SAMPLER, float(table["since_0.18"]))
-    return float(table["since_0.18" if settings.rules.version >= (0, 18, 0) else "before_0.18"])
+        return min(_FLASHINFER_SAMPLER, float(constants()["sampler_bytes_per_logit"]["since_0.18"]))
+    return None
 
 
-def other_ways(model: Model, settings: Settings, *, unified: int = 0) -> tuple[int, int]:
+def other_ways(model: Model, settings: Settings, gpu: Accelerator) -> tuple[int, int]:
     """Bytes that the run takes less, and more, if the installation is another than assumed.
 
-    `unified`: the GPU's bytes where they are the CPU's too: what the host takes between two looks
-    at free memory counts in (utils/mem_utils.py, MemorySnapshot.measure; log315).
-
     Less: FlashInfer's sampler, which V1 took before 0.11.1 where the package was installed. More:
-    the estimate of graphs, where options that are not read (plugins, processors of logits) send a
-    model back to the first runner (0.26's config/vllm.py; log227).
+    the estimate of graphs and the other sampler, where options that are not read (plugins,
+    processors of logits) send a model back to the first runner (0.26's config/vllm.py; log227);
+    workspaces of fused all-reduces where no start shows whether they still count; where memory is
+    the CPU's too, what the host takes between two looks at what is free (utils/mem_utils.py,
+    MemorySnapshot.measure; log315). Either: what another driver reports of the card.
     """
-    less = 0
+    share = float(settings.flags.get("gpu_memory_utilization", settings.rules.utilization))
+    memory = gpu.memory_bytes
+    reported = (memory, *gpu.other_memory_bytes)
+    less = round(share * (max(reported) - memory))
+    more = round(share * (memory - min(reported)))
+    more += round(_HOST_SHARE * memory) if gpu.unified_memory else 0
     asked = settings.flags.get("flashinfer_sampler")
     installed = settings.rules.v1 and _FLASHINFER_SINCE <= settings.rules.version < _FLASHINFER_PAST
     if asked is None and installed and settings.platform == "cuda":
         sizes = quantities(model, settings)
-        usual = max(round(sizes.logits * sampler_bytes(settings)), sizes.layer_bytes)
-        less = usual - max(round(sizes.logits * _FLASHINFER_SAMPLER), sizes.layer_bytes)
-    part = graph_part(model, settings) if on_second_runner(model, settings) else None
-    more = part.value if part is not None else 0
-    return less, more + round(_HOST_SHARE * unified)
+        less += _peak(sizes, sampler_bytes(model, settings)) - _peak(sizes, _FLASHINFER_SAMPLER)
+    if settings.rules.version >= _FUSED_PAST and settings.ranks > 1 and _may_fuse(settings, memory):
+        more += round(float(_communicators(settings).get("base", 0.0)) * GIB)
+    told = settings.flags.get("use_v2_model_runner") is not None
+    if on_second_runner(model, settings) and not told:
+        sizes, part = quantities(model, settings), graph_part(model, settings)
+        own = _peak(sizes, sampler_bytes(model, settings))
+        more += _peak(sizes, _fitted_sampler(settings)) - own
+        more += part.value if part is not None else 0
+    return less, more
+
+
+def _peak(sizes: Quantities, each: float) -> int:
+    """What the run holds at most with a sampler of so many bytes per logit."""
+    decoder = max(round(sizes.logits * each), sizes.layer_bytes) + sizes.held_bytes
+    return max(decoder, sizes.image_bytes)
 
 
 def run_parts(model: Model, settings: Settings, memory: int) -> tuple[Part, ...]:
     """The parts of the profiling run on one rank of a GPU of `memory` bytes."""
     sizes = quantities(model, settings)
-    parts = [_activation(settings, sizes), _framework(settings)]
+    each = sampler_bytes(model, settings)
+    parts = [_activation(settings, sizes, each), _framework(settings)]
     if settings.ranks > 1:
         parts.append(_communication(settings, memory))
     if sizes.experts:
@@ -162,8 +203,7 @@ def _part(name: str, gib: float, formula: str, doubt: float) -> Part:
     return Part(name=name, value=round(gib * GIB), formula=formula, doubt=doubt * GIB)
 
 
-def _activation(settings: Settings, sizes: Quantities) -> Part:
-    each = sampler_bytes(settings)
+def _activation(settings: Settings, sizes: Quantities, each: float) -> Part:
     sampler = round(sizes.logits * each)
     decoder = max(sampler, sizes.layer_bytes) + sizes.held_bytes
     if sizes.image_bytes > decoder:
@@ -228,22 +268,31 @@ def fused_reduce(settings: Settings, memory: float) -> bool:
     Source: vLLM 0.20.2, config/vllm.py (enable_allreduce_rms_fusion): capability 9 and 10, without
     stages or replicas.
     """
+    return settings.rules.version < _FUSED_PAST and _may_fuse(settings, memory)
+
+
+def _may_fuse(settings: Settings, memory: float) -> bool:
     alone = settings.stages == 1 and settings.replicas == 1
     return alone and memory >= _LARGE_GPU and settings.capability[0] in (9, 10)
 
 
 def _few_logs(settings: Settings) -> bool:
-    """Whether the era's constant rests on the one start that prints its memory outside torch."""
+    """Whether the era's constant rests on the few starts that print memory outside torch."""
     return communication_era(settings) == "since_0.26"
+
+
+def _communicators(settings: Settings) -> dict[str, Any]:
+    table: dict[str, Any] = constants()["communication_gib"][communication_era(settings)]
+    return table
 
 
 def _communication(settings: Settings, memory: int) -> Part:
     """NCCL's growth and all-reduce workspaces; the fused ones of 0.18 on only on large GPUs."""
     steps = math.log2(settings.ranks)
-    table = constants()["communication_gib"][communication_era(settings)]
+    table = _communicators(settings)
     if "squared_ranks" in table:
         return _rccl(float(table["squared_ranks"]), settings.ranks)
-    few = "; one log of this era prints it (GLM-5.2 in NVFP4, B200)" if _few_logs(settings) else ""
+    few = "; two logs of this era print it, on four ranks" if _few_logs(settings) else ""
     each = float(table["log2_ranks"])
     base = float(table["base"]) if fused_reduce(settings, memory) else 0.0
     value = base + each * steps

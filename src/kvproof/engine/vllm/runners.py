@@ -61,7 +61,16 @@ _BY_RELEASE: tuple[tuple[tuple[int, int, int], frozenset[str]], ...] = (
 )  # fmt: skip
 _DENSE_TOO = (0, 25, 0)
 _ESTIMATES = (0, 29, 0)
+_EXISTS = (0, 12, 0)
+"""Since when VLLM_USE_V2_MODEL_RUNNER chooses; before, V0's module had the second one's name."""
+_EVERY = (0, 29, 0)
+"""Since when it runs every model (config/vllm.py, use_v2_model_runner)."""
 _NOT_ON_ROCM = "DeepseekV4ForCausalLM"
+_NOT_BY_ROCM = ("DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "GlmMoeDsaForCausalLM")
+"""Classes that the first runner keeps there from 0.29 to 0.31 (GLM's not in 0.29)."""
+_ROCM_TOO = (0, 32, 0)
+_FIRST_DRAFTS = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
+"""Drafts that only the first runner makes (read in 0.31.0)."""
 _ROCM_ESTIMATES = (0, 26, 0)
 """Before, graphs were estimated on CUDA only (v1/worker/gpu_worker.py, 0.20.2 to 0.26)."""
 
@@ -73,17 +82,23 @@ def charges_graphs(model: Model, settings: Settings) -> bool:
         return False
     if settings.platform == "rocm" and settings.rules.version < _ROCM_ESTIMATES:
         return False
-    return settings.rules.version >= _ESTIMATES or not _second_runner(model, settings)
+    return settings.rules.version >= _ESTIMATES or not second_runner(model, settings)
 
 
 def on_second_runner(model: Model, settings: Settings) -> bool:
     """Whether graphs would be charged but for the second runner, which estimates none."""
     charged = settings.flags.get("estimate_cudagraphs", settings.rules.graphs_charged)
-    return bool(charged) and settings.rules.version < _ESTIMATES and _second_runner(model, settings)
+    return bool(charged) and settings.rules.version < _ESTIMATES and second_runner(model, settings)
 
 
-def _second_runner(model: Model, settings: Settings) -> bool:
+def second_runner(model: Model, settings: Settings) -> bool:
+    """Whether the second model runner starts the model."""
     version = settings.rules.version
+    asked: bool | None = settings.flags.get("use_v2_model_runner")
+    if asked is not None and version >= _EXISTS:
+        return asked
+    if version >= _EVERY:
+        return _takes(model, settings)
     named: frozenset[str] = frozenset()
     for since, names in _BY_RELEASE:
         named = names if since <= version else named
@@ -92,3 +107,13 @@ def _second_runner(model: Model, settings: Settings) -> bool:
     if model.architecture in named:
         return settings.platform != "rocm" or model.architecture != _NOT_ON_ROCM
     return version >= _DENSE_TOO and not model.experts and not has_states(model)
+
+
+def _takes(model: Model, settings: Settings) -> bool:
+    """Whether the second runner takes what is asked for, where it is the default for all."""
+    if settings.platform == "cpu" or settings.draft.method in _FIRST_DRAFTS:
+        return False
+    if settings.state_mode == "all":
+        return False
+    kept = settings.platform == "rocm" and settings.rules.version < _ROCM_TOO
+    return not (kept and model.architecture in _NOT_BY_ROCM)

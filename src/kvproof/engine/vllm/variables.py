@@ -16,6 +16,7 @@ AS_FLAGS = {
     "flashinfer_sampler": "VLLM_USE_FLASHINFER_SAMPLER",
     "rocm_aiter": "VLLM_ROCM_USE_AITER",
     "use_v1": "VLLM_USE_V1",
+    "use_v2_model_runner": "VLLM_USE_V2_MODEL_RUNNER",
 }
 """Flags that only a variable can say; their options are kvproof's own."""
 _OPTIONS = {
@@ -27,7 +28,6 @@ _OPTIONS = {
 _CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
 UNFOLLOWED: Mapping[str, Unfollowed] = {
-    "VLLM_USE_V2_MODEL_RUNNER": Unfollowed("chooses the model runner"),
     "VLLM_MLA_DISABLE": Unfollowed("keeps full heads and no latent", "0"),
     "VLLM_KV_CACHE_LAYOUT": Unfollowed("lays the blocks out otherwise"),
     "VLLM_PP_LAYER_PARTITION": Unfollowed("deals the layers out over the stages"),

@@ -40,6 +40,9 @@ ROWS = (
     Row("falling back to the pytorch", r"falling back to the {flag.top_k_sampler:word} "
         r"implementation of top-p & top-k sampling", "0.8+",
         "vllm/v1/sample/ops/topk_topp_sampler.py"),
+    Row("model_runner.py:", r"\[{flag.runner_module:word}\.py:\d{1,6}\]", "any", _RUNNER),
+    Row("cudagraph_capture_sizes", r"cudagraph_capture_sizes.{0,2}: ?\[1, (?:\d{1,4}, ){0,600}"
+        r"{flag.captured_most:int}\]", "0.11.1+", "vllm/config/vllm.py"),
     Row("chunked prefill tokens", r"chunked prefill tokens = {flag.max_num_batched_tokens:int}\. "
         r"num sequences = {flag.max_num_seqs:int}\.", "0.7+", "unsloth_zoo/vllm_utils.py"),
     # Weights.
@@ -67,6 +70,8 @@ ROWS = (
         r"{available_kv_memory:size}", "0.6.5-0.10.2", _V0),
     Row("blocks:", r"# ?(?:gpu|cuda|rocm|hpu|tpu|xpu|neuron|npu) blocks: ?{num_blocks:int}",
         "0.2-0.11.0", "vllm/executor/executor_base.py"),
+    Row(" blocks: ", r"# ?{flag.printed_platform:word} blocks: ?\d", "0.7-0.11.0",
+        "vllm/executor/executor_base.py"),
     Row("# cpu blocks", r"# ?cpu blocks: ?{cpu_blocks:int}", "0.2-0.11.0",
         "vllm/executor/executor_base.py"),
     Row("stored in kv cache", r"max seq len \({flag.max_model_len:int}\) is larger than the "

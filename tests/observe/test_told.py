@@ -1,0 +1,85 @@
+"""What vLLM's lines tell besides figures: runner, sequences, platform, and where they are cut."""
+
+from __future__ import annotations
+
+import pytest
+from made_logs import vllm_log
+
+import kvproof
+from kvproof.observe.deploy import setup_of
+from kvproof.observe.learn import start_of
+
+_USAGE = (
+    "INFO [gpu_worker.py:857] Free memory on device (78.8/79.18 GiB) on startup. Desired GPU "
+    "memory utilization is (0.92, 72.85 GiB). Actual usage is 15.26 GiB for consumed memory "
+    "(weights + non-torch), 1.44 GiB for peak activation, and 0.23 GiB for CUDAGraph memory.\n"
+)
+_START = (
+    "INFO [api_server.py:10] vLLM API server version 0.31.0\n"
+    "INFO [utils.py:233] non-default args: {'model': 'meta-llama/Llama-3.1-8B-Instruct'}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "second"), [("gpu_model_runner", False), ("model_runner", True)]
+)
+def test_the_module_says_which_runner_starts(module: str, second: bool) -> None:
+    log = kvproof.read_log(vllm_log() + f"INFO [{module}.py:407] Model loading took 15.0 GiB\n")
+    assert setup_of(log, gpu="H100-80GB").deployment.flags["use_v2_model_runner"] is second
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sequences"),
+    [("[1, 2, 4, 8, 16, 24, 32, 40]", 20), ("[1, 2]", 1), ("[1, 2, 4, 504, 512]", None)],
+)
+def test_captured_batches_say_how_many_sequences(sizes: str, sequences: int | None) -> None:
+    line = f"INFO [core.py:9] compilation_config={{'cudagraph_capture_sizes': {sizes}, 'x': 1}}\n"
+    log = kvproof.read_log(vllm_log() + line)
+    assert setup_of(log, gpu="H100-80GB").deployment.flags.get("max_num_seqs") == sequences
+
+
+def test_blocks_called_cuda_are_on_no_card_of_amds() -> None:
+    line = "the current vLLM instance can use total_gpu_memory (16.00GiB) x "
+    line += (
+        "gpu_memory_utilization (0.90) = 14.40GiB\nINFO # {} blocks: 12200, # CPU blocks: 3640\n"
+    )
+    cards = {
+        platform: setup_of(kvproof.read_log(line.format(platform))).deployment.accelerator
+        for platform in ("cuda", "rocm")
+    }
+    assert cards["cuda"] is None
+    assert cards["rocm"] is not None
+    assert cards["rocm"].vendor == "AMD"
+
+
+@pytest.mark.parametrize(
+    ("end", "cut"),
+    [("'max_num_se", True), ("'a': {'b': 1}, 'c': ", True), ("'a': {'b': 1}}", False)],
+)
+def test_arguments_that_are_cut_off_are_said(end: str, cut: bool) -> None:
+    text = f"INFO non-default args: {{'model': 'Qwen/Qwen3-14B', 'max_model_len': 4096, {end}\n"
+    notes = kvproof.read_log(text + "Available KV cache memory: 10.5 GiB\n").notes
+    assert any("line 1 ends before its arguments do" in note for note in notes) is cut
+
+
+def test_a_peak_beside_what_was_consumed_holds_the_estimate_of_graphs() -> None:
+    """From 0.27 on: 72.85 - 15.26 - 1.44 = 56.15 GiB, though graphs are charged."""
+    report = kvproof.check(_START + _USAGE, gpu="H100-80GB")
+    terms = {term.name: term.value for term in report.terms}
+    peak = next(row for row in report.rows if row.name == "peak_activation")
+    assert peak.predicted == terms["activations"] + terms["CUDA graphs"]
+    estimate = "INFO Estimated CUDA graph memory: 1.00 GiB total\n"
+    apart = kvproof.check(_START + estimate + _USAGE, gpu="H100-80GB")
+    peak = next(row for row in apart.rows if row.name == "peak_activation")
+    assert peak.predicted == terms["activations"]
+    assert peak.printed == pytest.approx(0.44 * 2**30)
+
+
+def test_what_is_learned_takes_that_estimate_out() -> None:
+    pool = "INFO Available KV cache memory: 56.15 GiB\n"
+    start = start_of(kvproof.check(_START + pool + _USAGE, gpu="H100-80GB"))
+    assert start.sums_graphs
+    estimate = "INFO Estimated CUDA graph memory: 1.00 GiB total\n"
+    apart = start_of(kvproof.check(_START + estimate + pool + _USAGE, gpu="H100-80GB"))
+    assert not apart.sums_graphs
+    assert apart.terms["peak_activation"] == pytest.approx(0.44 * 2**30)
