@@ -82,7 +82,12 @@ _COMMAND_SWITCHES = ("enable_expert_parallel", "language_model_only", "async_sch
 # Releases that a log does not name but its own arithmetic settles: requested - weights - peak
 # - non-torch is the printed memory to 0.02 GiB, so graphs were not charged (before 0.21), and the
 # peak is that of the sampler that sorted for top-p (before 0.18).
-SETTLED = dict.fromkeys(("log091", "log094", "log097", "log098"), "0.11")
+#
+# 0.6.5 to 0.6.6 print weights, memory outside torch and the peak apart, 0.6.4 all in one line.
+SETTLED = {
+    **dict.fromkeys(("log091", "log094", "log097", "log098"), "0.11"),
+    **dict.fromkeys(("log014", "log202", "log302"), "0.6.6"),
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,7 @@ def _point(row: dict[str, Any], *, settled: bool) -> Point:
         id=row["id"],
         name=re.split(r" \(| \+|,| W4A16", row["model"].replace(" (FP8)", "-FP8"))[0].strip(),
         confidence=row["model_confidence"],
-        version=_version(row.get("engine_version")) or known,
+        version=known or _version(row.get("engine_version")),
         gpu=_by_memory(_gpu((row.get("gpu") or {}).get("name") or ""), row["observed"]),
         flags=_flags(row),
         observed=row["observed"],

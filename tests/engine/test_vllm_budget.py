@@ -416,12 +416,12 @@ def test_the_context_lies_outside_the_requested_share() -> None:
 
 
 def test_an_image_is_held_while_the_decoder_runs() -> None:
-    """Qwen3-VL: 16.8 M pixels in f32 for two frames, 16,384 embeddings for four layers."""
+    """Qwen3-VL: 16.8 M pixels in 16 bits for two frames, 16,384 embeddings for four layers."""
     name = "Qwen/Qwen3-VL-30B-A3B-Instruct"
     with_image, without = (
         _activations(name, "0.18", "H200", language_model_only=only) for only in (False, True)
     )
-    inputs = 16_777_216 * 3 * 2 * 4
+    inputs = 16_777_216 * 3 * 2 * 2
     embeddings = 16_384 * 2048 * 4 * 2
     assert with_image - without == inputs + embeddings
 

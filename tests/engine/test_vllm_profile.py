@@ -128,3 +128,20 @@ def test_what_other_drivers_report_widens_one_side() -> None:
     budget = kvproof.budget(model, kvproof.Deployment("vllm@0.8.5", "T4"))
     up, down = budget.interval[1] - budget.kv_bytes, budget.kv_bytes - budget.interval[0]
     assert (up - down) / 2**30 == pytest.approx(0.9 * (14.74 - 14.5625), abs=0.01)
+
+
+def test_all_that_the_gpu_holds_is_charged_until_0_6_4() -> None:
+    """log004 (0.6.4's one line) prints 0.35 GiB outside torch, log014 (0.6.5 on) 0.10."""
+    model = kvproof.load_model("Qwen/Qwen2.5-1.5B-Instruct", offline=True)
+    before, after = (
+        {
+            term.name: term.value / 2**30
+            for term in kvproof.budget(
+                model, kvproof.Deployment(f"vllm@{release}", "RTX-3090", used=2**30)
+            ).terms
+        }
+        for release in ("0.6.4", "0.6.5")
+    )
+    assert before["framework"] - after["framework"] > 0.2
+    assert "CUDA context" not in before
+    assert before["KV cache"] < after["KV cache"] - 1

@@ -83,3 +83,28 @@ def test_what_is_learned_takes_that_estimate_out() -> None:
     apart = start_of(kvproof.check(_START + estimate + pool + _USAGE, gpu="H100-80GB"))
     assert not apart.sums_graphs
     assert apart.terms["peak_activation"] == pytest.approx(0.44 * 2**30)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The current --gpu-memory-utilization=0.9400 is equivalent to "
+        "--gpu-memory-utilization=0.9386 without CUDA graph memory profiling.",
+        "set VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1 and increase --gpu-memory-utilization "
+        "from 0.9400 to 0.9451 to maintain the same effective KV cache size.",
+    ],
+)
+def test_the_share_is_read_where_graphs_are_profiled(line: str) -> None:
+    text = "INFO vLLM API server version 0.23.0\nINFO Available KV cache memory: 28.41 GiB\n"
+    log = kvproof.read_log(text + f"INFO [gpu_worker.py:481] {line}\n")
+    assert log.flags["gpu_memory_utilization"] == 0.94
+
+
+def test_the_llm_class_asks_for_its_own_batch() -> None:
+    deployment = setup_of(
+        kvproof.read_log(vllm_log() + "INFO [llm.py:298] Supported tasks: ['generate']\n"),
+        gpu="H100-80GB",
+    ).deployment
+    assert deployment.flags["usage_context"] == "llm_class"
+    other = kvproof.read_log(vllm_log() + "INFO [vllm.py:1536] Cudagraph is disabled\n")
+    assert "usage_context" not in setup_of(other, gpu="H100-80GB").deployment.flags

@@ -33,6 +33,8 @@ _SHARE = "gpu_memory_utilization"
 _SAMPLER, _RUNNER = "top_k_sampler", "runner_module"
 """What vLLM's lines call the kernels that sort for its sampler, and the module of its runner, as
 the reader names the flags."""
+_ENTRY = "entry_module"
+"""Set where the module of the LLM class prints: it asks for other batches than the server."""
 _CAPTURED, _MOST_CAPTURED = "captured_most", 512
 """The largest batch that graphs are captured for: twice the decoded tokens, up to a bound."""
 _SIZED = ("compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
@@ -208,7 +210,8 @@ def _flags(
         wanted.setdefault(flag_of(options.length), int(concurrency))
     if log.engine == "vllm":
         printed = {
-            name: wanted.pop(name, None) for name in (_PLATFORM, _SAMPLER, _RUNNER, _CAPTURED)
+            name: wanted.pop(name, None)
+            for name in (_PLATFORM, _SAMPLER, _RUNNER, _ENTRY, _CAPTURED)
         }
         wanted |= _told(log, wanted, printed)
     kept: dict[str, Any] = {}
@@ -230,13 +233,15 @@ def _flags(
 
 
 def _told(log: Log, flags: Mapping[str, Any], printed: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags that other lines of a vLLM log tell: the share in full, sampler, runner, sequences."""
+    """Flags that other lines tell: the share in full, sampler, runner, usage, sequences."""
     sampler, runner, share = printed[_SAMPLER], printed[_RUNNER], _whole_share(log)
     told: dict[str, Any] = {} if share is None else {_SHARE: share}
     if sampler is not None:
         told["flashinfer_sampler"] = str(sampler).lower() == "flashinfer"
     if runner is not None:
         told["use_v2_model_runner"] = str(runner) != _FIRST_RUNNER
+    if printed[_ENTRY] is not None:
+        told["usage_context"] = "llm_class"
     sequences = _sequences(printed[_CAPTURED], flags)
     if sequences:
         told["max_num_seqs"] = sequences

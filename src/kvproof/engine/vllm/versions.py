@@ -148,12 +148,12 @@ _FIRST = Rules(
 )
 
 CHANGES: tuple[Change, ...] = (
-    Change((0, 7, 0), {"latent": True}, "release 0.7.1: MLA keeps the latent; log182 (0.7)"),
     Change(
-        (0, 7, 0),
+        (0, 6, 5),
         {"others_charged": False},
-        "worker/worker.py: growth since the first snapshot (read in 0.8.5)",
+        "worker/worker.py: growth since the first snapshot (0.6.5; not in 0.6.4)",
     ),
+    Change((0, 7, 0), {"latent": True}, "release 0.7.1: MLA keeps the latent; log182 (0.7)"),
     Change(
         (0, 8, 0),
         {"v1": True},

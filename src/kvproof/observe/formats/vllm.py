@@ -41,6 +41,8 @@ ROWS = (
         r"implementation of top-p & top-k sampling", "0.8+",
         "vllm/v1/sample/ops/topk_topp_sampler.py"),
     Row("model_runner.py:", r"\[{flag.runner_module:word}\.py:\d{1,6}\]", "any", _RUNNER),
+    Row("llm.py:", r"\[(?=llm\.py){flag.entry_module:word}\.py:\d{1,6}\]", "any",
+        "vllm/entrypoints/llm.py"),
     Row("cudagraph_capture_sizes", r"cudagraph_capture_sizes.{0,2}: ?\[1, (?:\d{1,4}, ){0,600}"
         r"{flag.captured_most:int}\]", "0.11.1+", "vllm/config/vllm.py"),
     Row("chunked prefill tokens", r"chunked prefill tokens = {flag.max_num_batched_tokens:int}\. "
@@ -130,6 +132,10 @@ ROWS = (
     Row("graph capturing", r"graph capturing.{0,60}?took {cuda_graph:size}", "0.6+", _RUNNER),
     Row("gpu-memory-utilization=", r"equivalent to --gpu-memory-utilization="
         r"{equivalent_utilization:num}", "0.18+", _V1),
+    Row("the current --gpu-memory-utilization=", r"the current --gpu-memory-utilization="
+        r"{flag.gpu_memory_utilization:num} is equivalent", "0.20+", _V1),
+    Row("increase --gpu-memory-utilization from", r"increase --gpu-memory-utilization from "
+        r"{flag.gpu_memory_utilization:num} to", "0.18+", _V1),
     # V1: the plan of the cache.
     Row("kv cache size", r"(?:GPU|CPU|TPU|XPU|NPU|HPU) KV cache size:? "
         r"{kv_cache_tokens:int}(?: tokens)?", "0.8+", _V1_CACHE),
