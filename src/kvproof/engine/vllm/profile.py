@@ -159,7 +159,8 @@ def known_sampler(model: Model, settings: Settings) -> float | None:
 def other_ways(model: Model, settings: Settings, gpu: Accelerator) -> tuple[int, int]:
     """Bytes that the run takes less, and more, if the installation is another than assumed.
 
-    Less: FlashInfer's sampler, which V1 took before 0.11.1 where the package was installed. More:
+    Less: FlashInfer's sampler, which V1 took before 0.11.1 where the package was installed, or
+    AITER's, which an image's environment may ask for (srv-2c445521: 3 GiB). More:
     the estimate of graphs and the other sampler, where options that are not read (plugins,
     processors of logits) send a model back to the first runner (0.26's config/vllm.py; log227);
     workspaces of fused all-reduces where no start shows whether they still count; where memory is
@@ -174,9 +175,7 @@ def other_ways(model: Model, settings: Settings, gpu: Accelerator) -> tuple[int,
     if gpu.unified_memory:
         more += round(_HOST_SHARE * memory)
         less += round(_GIVEN_BACK * memory)
-    asked = settings.flags.get("flashinfer_sampler")
-    installed = settings.rules.v1 and _FLASHINFER_SINCE <= settings.rules.version < _FLASHINFER_PAST
-    if asked is None and installed and settings.platform == "cuda":
+    if _may_sort_nothing(settings):
         sizes = quantities(model, settings)
         less += _peak(sizes, sampler_bytes(model, settings)) - _peak(sizes, _FLASHINFER_SAMPLER)
     if settings.rules.version >= _FUSED_PAST and settings.ranks > 1 and _may_fuse(settings, memory):
@@ -188,6 +187,15 @@ def other_ways(model: Model, settings: Settings, gpu: Accelerator) -> tuple[int,
         more += _peak(sizes, _fitted_sampler(settings)) - own
         more += part.value if part is not None else 0
     return less, more
+
+
+def _may_sort_nothing(settings: Settings) -> bool:
+    """Whether kernels that are not said to be there may sample: FlashInfer's, on AMD AITER's."""
+    version, flags = settings.rules.version, settings.flags
+    if settings.platform == "rocm":
+        return flags.get("rocm_aiter") is None and _AITER_SINCE <= version < _AITER_PAST
+    asked = flags.get("flashinfer_sampler") is not None or settings.platform != "cuda"
+    return settings.rules.v1 and not asked and _FLASHINFER_SINCE <= version < _FLASHINFER_PAST
 
 
 def _peak(sizes: Quantities, each: float) -> int:

@@ -52,7 +52,10 @@ _SPLIT_LIMIT = (0, 21, 0)
 """From this release on blocks are not cut while loading (vLLM pull request 41268)."""
 _HALVES_SINCE = (0, 8, 0)
 _F32_ROUTERS, _F32_ROUTERS_PAST = (0, 11, 1), (0, 32, 0)
-_MXFP4_HIDDEN, _MXFP4_WIDTH, _MXFP4_BLOCK = 256, 128, 32
+_MXFP4_BLOCK, _MXFP4_UNIT = 32, 256
+_TRITON_SINCE = (0, 12, 0)
+"""Since when Triton's kernels for MXFP4 come with vLLM, so that Hopper runs them
+(cmake/external_projects/triton_kernels.cmake; 64.38 GiB of gpt-oss-120b in 0.14.1, vllm#33155)."""
 _PLAIN_WIDTH = 128
 
 
@@ -233,7 +236,8 @@ def _expert_padding(model: Model, settings: Settings) -> float:
 
     gpt-oss deals whole blocks of a width out over the ranks; each rank pads its own part. Source:
     vLLM 0.20.2, quantization/utils/flashinfer_utils.py (align_fp8_moe_weights_for_fi), and 0.10.1,
-    models/gpt_oss.py (per_rank_intermediate_size) and quantization/mxfp4.py (create_weights).
+    models/gpt_oss.py (per_rank_intermediate_size) and quantization/mxfp4.py (create_weights), since
+    0.18 fused_moe/oracle/mxfp4.py (mxfp4_round_up_hidden_size_and_intermediate_size).
     """
     if model.model_type.startswith("nemotron_h"):
         return _plain_padding(model, settings)
@@ -245,8 +249,28 @@ def _expert_padding(model: Model, settings: Settings) -> float:
         return 1.0
     split = 1 if deals_experts(settings) else settings.ranks
     own = -(-(width // _MXFP4_BLOCK) // split) * _MXFP4_BLOCK
-    padded = -(-hidden // _MXFP4_HIDDEN) * _MXFP4_HIDDEN * -(-own // _MXFP4_WIDTH) * _MXFP4_WIDTH
-    return padded * split / (hidden * width)
+    return _padded_mxfp4(settings, hidden, own) * split / (hidden * width)
+
+
+def _padded_mxfp4(settings: Settings, hidden: int, own: int) -> float:
+    """Elements of a rank's matrix of `hidden` x `own`, padded, its scales counted as elements.
+
+    TensorRT-LLM's kernels (Blackwell) and ROCm's pad both to 256, Marlin's the inner one to 128.
+    Triton's on Hopper pad the inner one to 64 and, when they lay values out anew, each product's
+    inputs to 256, not its scales: 64.38 GiB are printed for gpt-oss-120b, 13.47 for 20b (log091).
+    """
+    capability = settings.capability
+    on_hopper = settings.platform == "cuda" and capability[0] == 9
+    if on_hopper and settings.rules.version >= _TRITON_SINCE:
+        inner = _up(own, 64)
+        values = (2 * inner * _up(hidden, _MXFP4_UNIT) + hidden * _up(inner, _MXFP4_UNIT)) / 3
+        return values * (16 / 17) + hidden * inner / 17  # 4 bits, and 8 for 32 of them
+    whole = settings.platform == "rocm" or capability[0] == 10
+    return _up(hidden, _MXFP4_UNIT) * _up(own, _MXFP4_UNIT if whole else 128)
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
 
 
 def _plain_padding(model: Model, settings: Settings) -> float:
