@@ -67,6 +67,16 @@ def bad_value(key: str, value: Any, want: str, where: str = "") -> ModelError:
     return ModelError(f"{prefix}config key {key!r} is {shown(value)}", hint=f"want {want}")
 
 
+def check_sizes(config: Mapping[str, Any], where: str) -> None:
+    """Raise ModelError for the first field whose name says a size and that holds no whole number.
+
+    Sizes may be lists, one for each layer, or missing.
+    """
+    for key, value in config.items():
+        if isinstance(value, str | float) and (_SIZE.search(key) or _LAYERS.search(key)):
+            check_count(key, value, where)
+
+
 def check_count(key: str, value: Any, where: str) -> None:
     """Raise ModelError when a whole-number field holds anything but a sane whole number."""
     if value is None:

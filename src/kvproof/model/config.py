@@ -13,7 +13,14 @@ from typing import Any
 import msgspec
 
 from kvproof.errors import ModelError, unknown_name
-from kvproof.model.checks import bad_value, check_count, check_plain, check_rotary, plain_copy
+from kvproof.model.checks import (
+    bad_value,
+    check_count,
+    check_plain,
+    check_rotary,
+    check_sizes,
+    plain_copy,
+)
 from kvproof.model.classes import Row, SubRow, base, class_row, known_types
 from kvproof.model.foreign import translate
 from kvproof.model.rules import find_rule
@@ -56,7 +63,7 @@ def resolve(config: Mapping[str, Any]) -> Resolved:
     try:
         translated = translate(plain_copy(config))
     except _RULE_FAULTS as error:
-        raise _fault("the config", error) from None
+        raise _fault("the config", config, error) from None
     given = translated.config
     kind = given.get("model_type")
     if kind is None:
@@ -171,10 +178,12 @@ def _apply(rules: Mapping[str, Any], name: str, config: Config) -> None:
     try:
         rule(config)
     except _RULE_FAULTS as error:
-        raise _fault(name, error) from None
+        raise _fault(name, config, error) from None
 
 
-def _fault(where: str, error: Exception) -> ModelError:
+def _fault(where: str, config: Mapping[str, Any], error: Exception) -> ModelError:
+    """What a rule stumbled over: the field with no number where a size is due, if there is one."""
+    check_sizes(config, where)
     what = f"lacks {error.args[0]!r}" if isinstance(error, KeyError) else f"is broken: {error}"
     return ModelError(f"{where}: the config {what[:160]}", hint="give the complete config.json")
 
@@ -212,7 +221,7 @@ def _set_layer_types(name: str, config: Config) -> None:
         try:
             kinds = LAYER_TYPES[name](config)
         except _RULE_FAULTS as error:
-            raise _fault(name, error) from None
+            raise _fault(name, config, error) from None
     if kinds is None:
         return
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvproof.model.checks import check_count
 from kvproof.model.classes import class_row
 from kvproof.model.rules import Config, Rule, recurrent
 from kvproof.model.rules.layer_types import FULL, INDEXED, SLIDING
@@ -145,6 +146,7 @@ def _deepseek_v4(c: Config) -> None:
     c["mlp_layer_types"] = c["mlp_layer_types"][:n]
     if c.get("partial_rotary_factor") is None:
         rope = c.get("qk_rope_head_dim")
+        check_count("qk_rope_head_dim", rope, "deepseek_v4")
         c["partial_rotary_factor"] = 64 / 512 if rope is None else rope / c["head_dim"]
     c["qk_rope_head_dim"] = int(c["head_dim"] * c["partial_rotary_factor"])
 
