@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -109,6 +110,17 @@ def test_a_draft_that_is_not_known_is_said() -> None:
         "plan", "--gpu", "H200", "--contexts", "4k", "--", SPOKEN.replace("Qwen/Qwen3-0.6B", "a/b")
     )
     assert "the draft a/b is neither here nor in the catalogue" in found.stderr
+
+
+def test_a_draft_that_cant_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": "x"}')
+    spoken = SPOKEN.replace("Qwen/Qwen3-0.6B", str(tmp_path))
+    found = _run("plan", "--gpu", "H200", "--contexts", "4k", "--", spoken)
+    assert "can't be read (llama: config key 'num_hidden_layers' is 'x')" in found.stderr
+    asked = "python -m sglang.launch_server --model-path Qwen/Qwen3-32B"
+    asked += f" --speculative-algorithm EAGLE3 --speculative-draft-model-path {tmp_path}"
+    found = _run("plan", "--gpu", "H200", "--contexts", "4k", "--", asked)
+    assert "'num_hidden_layers' is 'x'): it is taken for 1 of the model's layers" in found.stderr
 
 
 def test_both_long_names_of_the_share_are_one() -> None:

@@ -9,7 +9,13 @@ from typing import Any
 
 from msgspec import structs
 
-from kvproof.errors import HubError, HubUnreachedError, KvproofError, ModelError
+from kvproof.errors import (
+    HubError,
+    HubUnreachedError,
+    InputError,
+    KvproofError,
+    ModelError,
+)
 from kvproof.model import catalog
 from kvproof.model.names import HubName, parse_hub_name
 from kvproof.model.types import Model, Source
@@ -41,12 +47,24 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, offline: bool = Fal
     return _by_name(text, offline=offline)
 
 
-def load_offline(source: str) -> Model | None:
+def load_offline(source: str | Mapping[str, Any]) -> Model | None:
     """What `load` gives without asking the hub, None where that is no model: a draft beside one."""
     try:
         return load(source, offline=True)
     except KvproofError:
         return None
+
+
+def unread_draft(source: str | Mapping[str, Any]) -> str | None:
+    """Why `load_offline` gives no draft, as the start of a sentence; None where it gives one."""
+    whose = f"the draft {source[:80]}" if isinstance(source, str) else "the draft's config"
+    try:
+        load(source, offline=True)
+    except (ModelError, InputError) as error:
+        return f"{whose} can't be read ({error.message[:160]})"
+    except KvproofError:
+        return f"{whose} is neither here nor in the catalogue"
+    return None
 
 
 def load_ollama(name: str, *, offline: bool = False) -> Model:

@@ -15,7 +15,7 @@ from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deploymen
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
 from kvproof.engine.hooks import Copies, Traits
-from kvproof.engine.sglang.drafts import draft_for
+from kvproof.engine.sglang.drafts import draft_for, draft_notes
 from kvproof.engine.sglang.dtypes import run_in
 from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.engine.sglang.memory import make_budget
@@ -38,6 +38,7 @@ __all__ = [
     "draft_for",
     "served_model",
     "share",
+    "warnings_for",
 ]
 _SOURCE = "SGLang 0.5.23, model_executor/pool_configurator.py"
 _COMPRESSED_RUNNING = 256
@@ -50,6 +51,11 @@ TRAITS = Traits(
 def check_flags(deployment: Deployment) -> None:
     """Raise UsageError for a flag that SGLang does not have or a value it can't take."""
     read_flags(deployment)
+
+
+def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """A draft that isn't known."""
+    return draft_notes(model, read_flags(deployment))
 
 
 def copies_for(deployment: Deployment) -> Copies:

@@ -14,7 +14,7 @@ from kvproof.engine.rank_weights import layer_weight_bytes, rank_weight_bytes
 from kvproof.engine.sglang.backend import kv_type
 from kvproof.engine.sglang.flags import Flags, read_flags
 from kvproof.kinds import FullSlot, LatentSlot, Slot, Types, element_type
-from kvproof.model.load import load_offline
+from kvproof.model.load import load_offline, unread_draft
 from kvproof.model.types import Model
 
 BLOCK_DRAFTS = ("DFLASH", "DSPARK")
@@ -37,10 +37,21 @@ def draft_layers(model: Model, flags: Flags) -> int:
 def own_draft(flags: Flags) -> Model | None:
     """The draft's own model, where it is named, counted, and its config is at hand."""
     path = flags.get("speculative_draft_model_path")
-    counted = flags.algorithm in (*_COUNTED, *BLOCK_DRAFTS)
-    if not path or not flags.rules.draft_counted or not counted:
-        return None
-    return load_offline(str(path))
+    return load_offline(str(path)) if path and _counted(flags) else None
+
+
+def _counted(flags: Flags) -> bool:
+    return flags.rules.draft_counted and flags.algorithm in (*_COUNTED, *BLOCK_DRAFTS)
+
+
+def draft_notes(model: Model, flags: Flags) -> tuple[str, ...]:
+    """A word on a draft that is named and whose config is not at hand."""
+    path = flags.get("speculative_draft_model_path")
+    if not path or not _counted(flags) or (said := unread_draft(str(path))) is None:
+        return ()
+    layers = draft_layers(model, flags)
+    what = f"taken for {layers} of the model's layers" if layers else "not counted"
+    return (f"{said}: it is {what}",)
 
 
 def draft_flags(flags: Flags) -> Flags:

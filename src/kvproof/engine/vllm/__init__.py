@@ -16,7 +16,7 @@ from kvproof.engine.vllm.architectures import around_unknown, unknown_yet
 from kvproof.engine.vllm.budget import budget, memory_refusals
 from kvproof.engine.vllm.capabilities import refused_capability
 from kvproof.engine.vllm.double_quant import with_unpacked_scales
-from kvproof.engine.vllm.draft import unread_draft
+from kvproof.engine.vllm.draft import draft_notes
 from kvproof.engine.vllm.dtypes import refused_type, run_in
 from kvproof.engine.vllm.engines import engine_notes
 from kvproof.engine.vllm.flags import overrides_of, read_flags
@@ -128,9 +128,7 @@ def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
     said = engine_notes(model, deployment, flags)
     if (around := around_unknown(model, deployment.engine.version)) is not None:
         said.append(around)
-    if (unread := unread_draft(model, flags)) is not None:
-        said.append(unread)
-    return tuple(said)
+    return (*said, *draft_notes(model, flags))
 
 
 def cache(model: Model, request: CacheRequest, version: str | None = None) -> Cache:

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.vllm.flags import asked_backend, speculation_of
-from kvproof.errors import KvproofError
-from kvproof.model.load import load
+from kvproof.errors import UsageError
+from kvproof.model.load import load_offline, unread_draft
 from kvproof.model.types import Model
 
 
@@ -71,23 +71,26 @@ def _read(model: Model, config: Mapping[str, Any]) -> Draft:
     return Draft(method=method, tokens=tokens, layers=layers)
 
 
-def unread_draft(model: Model, flags: Mapping[str, Any]) -> str | None:
-    """A word on a draft model whose config is not at hand; None where it is, or none is named."""
+def draft_notes(model: Model, flags: Mapping[str, Any]) -> list[str]:
+    """A word on a draft model whose config is not at hand or can't be read."""
     named = speculation_of(flags).get("model")
     draft = read_draft(model, flags)
-    if draft.model is not None or not isinstance(named, str):
-        return None
+    said = unread_draft(named) if draft.model is None and named is not None else None
+    if said is None:
+        return []
     what = "its layers and weights are not counted"
     if draft.layers:
         what = "its layers are taken for ones like the model's last"
-    return f"the draft {named[:80]} is neither here nor in the catalogue: {what}"
+    return [f"{said}: {what}"]
 
 
 def _own_model(source: object) -> Model | None:
     """The draft's model, from a folder, a parsed config or a name that needs no network."""
-    if not isinstance(source, str | Mapping) or not source:
+    if source is None:
         return None
-    try:
-        return load(source, offline=True)
-    except KvproofError:
-        return None
+    if not isinstance(source, str | Mapping):
+        raise UsageError(
+            f"speculative_config's model is {str(source)[:40]!r}, no name",
+            hint="give a name or a path",
+        )
+    return load_offline(source)
