@@ -76,6 +76,7 @@ _PUBLIC_GRAPHS = (
     (86, 1, 0.52, "LMCache issue 3430: Qwen3-8B, 51 and 35 graphs"),
     (5, 2, 0.09, "club-3090 issue 434: Qwen3.6-27B, 3 and 2 graphs"),
     (16, 2, 0.36, "gpustack runner pull request 251, 16 graphs"),
+    (102, 4, 2.04, "vllm pull request 48601: Qwen3.6-27B, 51 and 51 graphs, as captured"),
     (13, 1, 0.13, "gemma-4-31B, 0.23, 8 and 5 graphs"),
     *((86, 1, gib, "logs of 0.19 to 0.22 on one GPU, 51 and 35 graphs")
       for gib in (0.27, 0.53, 0.53, 0.55, 0.83, 1.65)),

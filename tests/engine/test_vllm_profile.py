@@ -9,6 +9,7 @@ import pytest
 import kvproof
 from kvproof.engine.vllm.adapters import draft_bytes
 from kvproof.engine.vllm.images import held_bytes, image_bytes
+from kvproof.engine.vllm.peaks import layer_bytes
 from kvproof.engine.vllm.profile import sampler_bytes
 from kvproof.engine.vllm.runners import second_runner
 from kvproof.engine.vllm.settings import Settings, settle
@@ -145,3 +146,10 @@ def test_all_that_the_gpu_holds_is_charged_until_0_6_4() -> None:
     assert before["framework"] - after["framework"] > 0.2
     assert "CUDA context" not in before
     assert before["KV cache"] < after["KV cache"] - 1
+
+
+def test_a_scan_is_no_part_of_the_run_but_what_is_read_for_it_is() -> None:
+    """Qwen3.6-35B-A3B: queries, keys, values, gates, decays, and the output of 32 heads."""
+    found = settled("nvidia/Qwen3.6-35B-A3B-NVFP4", "0.24", max_num_seqs=1)
+    read = 8192 + 4096 + 32 + 32 + 4096
+    assert layer_bytes(*found) == found[1].max_num_batched_tokens * (3 * 2048 + read) * 2

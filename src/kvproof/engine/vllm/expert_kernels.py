@@ -54,6 +54,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 _ANY, _ADA, _HOPPER, _BLACKWELL, _NEWER = (0, 0), (8, 9), (9, 0), (10, 0), (11, 0)
+_WORKSTATION = (12, 0)
 _END = (99, 0)
 _RULES = (
     Rule("plain", (0, 14), (0, 20), _ANY, _END, "triton"),
@@ -78,6 +79,7 @@ _RULES = (
     Rule("fp8 channel", (0, 14), _ALWAYS, _ADA, _END, "triton"),
     Rule("fp8 channel", (0, 14), _ALWAYS, _ANY, _ADA, "marlin"),
     Rule("nvfp4", (0, 11), (0, 16), _BLACKWELL, _END, "cutlass of 4 bits"),
+    Rule("nvfp4", (0, 16), _ALWAYS, _WORKSTATION, _END, FLASHINFER),
     Rule("nvfp4", (0, 14), _ALWAYS, _ANY, _BLACKWELL, "marlin"),
     Rule("gptq", (0, 20), _ALWAYS, _ANY, _END, "marlin"),
     Rule("awq", (0, 22), _ALWAYS, _ANY, _END, "marlin"),

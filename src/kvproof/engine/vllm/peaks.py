@@ -12,7 +12,7 @@ from kvproof.engine.vllm.expert_kernels import FLASHINFER, kernel_of
 from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.pooled import group_size
 from kvproof.engine.vllm.settings import Settings, is_sparse, keeps_latent
-from kvproof.kinds import LatentSlot, RecurrentSlot
+from kvproof.kinds import LatentSlot
 from kvproof.model.types import Model
 from kvproof.units import MIB
 
@@ -21,7 +21,7 @@ _COPIES = 3
 _STREAM_COPIES = 6
 """Copies of all residual streams in f32, where a doubly stochastic matrix mixes them
 (DeepSeek-V4, GLM-5.3-Flash): the printed peak of log228."""
-_SCAN_CHUNK = 128
+_MIXERS = ("mixer", "attention")
 _PREFILL_ROWS = 64 * 1024
 """Most rows of latents that a chunked prefill gathers at once."""
 _INDEXER_LOGITS = 512 * MIB
@@ -35,12 +35,15 @@ _V4_CHUNK = 4
 
 
 def layer_bytes(model: Model, settings: Settings) -> int:
-    """A batch through the layer that holds most: streams, the feed-forward, experts, a scan."""
+    """A batch through the layer that holds most: streams beside the feed-forward, experts, or what
+    attention and scans read and give."""
     tokens = settings.max_num_batched_tokens
-    inner = max(_dense_bytes(model, settings), _expert_bytes(model, settings))
-    total = tokens * (_stream_bytes(model) + inner)
-    total += _scan_bytes(model, settings, tokens)
-    return total + _latent_bytes(model, settings)
+    inner = max(
+        _dense_bytes(model, settings),
+        _expert_bytes(model, settings),
+        _mixer_bytes(model, settings),
+    )
+    return tokens * (_stream_bytes(model) + inner) + _latent_bytes(model, settings)
 
 
 def _stream_bytes(model: Model) -> int:
@@ -89,12 +92,23 @@ def _fused(model: Model, settings: Settings) -> bool:
     return settings.capability[0] == 10 and quantized and "mxfp4" not in asked
 
 
-def _scan_bytes(model: Model, settings: Settings, tokens: int) -> int:
-    """States at the chunk boundaries of a prefill's scan, in f32, twice."""
-    states = [s.elements for s in model.slots if isinstance(s, RecurrentSlot)]
-    if not states:
+def _mixer_bytes(model: Model, settings: Settings) -> int:
+    """A token's states around attention or a scan: what is projected from the hidden state, and
+    the output.
+
+    The scan itself is left out of the run (layers/mamba/gdn, mamba_mixer2.py: without metadata
+    they return first). None for DeepSeek-V4, whose streams are counted by a whole printed peak.
+    """
+    if is_v4(model):
         return 0
-    return -(-tokens // _SCAN_CHUNK) * max(states) // settings.ranks * 4 * 2
+    widths: dict[tuple[int, ...], int] = {}
+    for group in model.tensors:
+        if group.role in _MIXERS and group.linear and len(group.shape) == 2 and group.layers:
+            outputs, inputs = group.shape
+            each = group.count // len(group.layers)
+            own = each * (outputs if inputs == model.hidden_size else inputs)
+            widths[group.layers] = widths.get(group.layers, 0) + own
+    return max(widths.values(), default=0) // settings.ranks * 2
 
 
 def _latent_bytes(model: Model, settings: Settings) -> int:
