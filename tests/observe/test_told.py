@@ -108,3 +108,16 @@ def test_the_llm_class_asks_for_its_own_batch() -> None:
     assert deployment.flags["usage_context"] == "llm_class"
     other = kvproof.read_log(vllm_log() + "INFO [vllm.py:1536] Cudagraph is disabled\n")
     assert "usage_context" not in setup_of(other, gpu="H100-80GB").deployment.flags
+
+
+def test_a_known_total_of_another_driver_is_taken_as_printed() -> None:
+    text = (
+        "the current vLLM instance can use total_gpu_memory (14.74GiB) x gpu_memory_utilization "
+        "(0.89) = 13.12GiB\nmodel weights take 2.89GiB; non_torch_memory takes 0.05GiB; PyTorch "
+        "activation peak memory takes 0.90GiB; the rest of the memory reserved for KV Cache is "
+        "9.28GiB.\n"
+    )
+    report = kvproof.check(text, model="Qwen/Qwen2.5-1.5B-Instruct", gpu="T4")
+    total = next(row for row in report.rows if row.name == "total_gpu_memory")
+    assert total.ok
+    assert total.predicted == pytest.approx(14.74 * 2**30, rel=1e-4)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from kvproof.engine.base import Budget
+from kvproof.hardware import Accelerator
 from kvproof.observe.capacity_rows import printed_pool
 from kvproof.observe.compare import Comparison, compared
 from kvproof.observe.explain import WORDS, in_words, printed_term, shares, term_of
@@ -20,6 +23,15 @@ _HINTS = {
     "non_torch": "other processes at the start, or libraries' workspaces",
     "state_pool": "another number of states than assumed",
 }
+
+
+def reported(card: Accelerator, total: Figure | None) -> Accelerator:
+    """The GPU as the driver of the log reports it, where that is one of its known totals."""
+    if total is None or not card.other_memory_bytes:
+        return card
+    known = (card.memory_bytes, *card.other_memory_bytes)
+    nearest = min(known, key=lambda size: abs(size - total.value))
+    return msgspec.structs.replace(card, memory_bytes=nearest, other_memory_bytes=())
 
 
 def budget_rows(

@@ -13,7 +13,7 @@ from kvproof.engine.overheads import Overheads, adjusted, learned_note
 from kvproof.errors import KvproofError, UsageError
 from kvproof.model.types import Model
 from kvproof.observe.advice import advice, fits
-from kvproof.observe.budget_rows import budget_rows
+from kvproof.observe.budget_rows import budget_rows, reported
 from kvproof.observe.buffer_rows import buffer_rows, context_note, context_unknown
 from kvproof.observe.capacity_rows import capacity_rows, planned_rows
 from kvproof.observe.compare import Comparison
@@ -289,10 +289,12 @@ def _budgets(
 ) -> tuple[list[Comparison], tuple[Term, ...]]:
     if deployment.accelerator is None:
         return [], ()
+    card = reported(deployment.accelerator, log.get("total_gpu_memory"))
+    if card is not deployment.accelerator:
+        deployment = deployment.on(card)
     budget: Budget = engine_module(deployment.engine.name).budget(model, deployment)
     if overheads is not None:
         budget = adjusted(budget, overheads)
-    card = deployment.accelerator
     rows = [
         *budget_rows(log, budget, card.memory_bytes, card.other_memory_bytes),
         *planned_rows(log, model, deployment, budget),
