@@ -76,7 +76,7 @@ def _in_two_types(model: Model, settings: Settings, blocks: Blocks) -> Blocks:
     slot = _first(model)
     if slot is None or is_v4(model):
         return blocks
-    first = _first_backend(model, settings, blocks, slot)
+    first = _first_backend(model, settings, blocks.backend, slot)
     whole = msgspec.structs.replace(settings, kv_dtype="auto")
     row, wide = (_widest_row(model, each, first) for each in (settings, whole))
     if wide <= row:
@@ -98,12 +98,16 @@ def _in_two_types(model: Model, settings: Settings, blocks: Blocks) -> Blocks:
 
 
 def _first_backend(
-    model: Model, settings: Settings, blocks: Blocks, slot: FullSlot | LatentSlot
+    model: Model, settings: Settings, backend: Backend, slot: FullSlot | LatentSlot
 ) -> Backend:
-    """The backend of the first cache that is made: a sparse model's indexer comes first."""
+    """The backend of the first cache that is made: a sparse model's indexer comes first.
+
+    `backend` is that of layers like the widest.
+    """
     if settings.platform == "cuda" and attention_of(model, settings).sparse:
         return next(iter(pooled_backends(model, settings)), INDEXER)
-    return blocks.backend_of(slot, skipped=skips(settings, slot.layer, slot))
+    key = picked_by(slot, skipped=skips(settings, slot.layer, slot))
+    return _other_backends(model, settings).get(key, backend)
 
 
 def _widest_row(model: Model, settings: Settings, backend: Backend) -> int:
@@ -344,9 +348,13 @@ def _all_backends(
 
 
 def _hybrid(model: Model, settings: Settings, backend: Backend, size: int) -> Blocks:
-    """Grow the block until its attention page holds a state; states are padded to that page."""
-    token, state = _token_bytes(model, settings, backend), _state_page(model, settings)
-    step = _alignment(model, settings, backend, size)
+    """Grow the block until its attention page holds a state; states are padded to that page.
+
+    A token takes what the backend of the first attention layer makes of it.
+    """
+    slot, state = _first(model), _state_page(model, settings)
+    first = backend if slot is None else _first_backend(model, settings, backend, slot)
+    token, step = _token_bytes(model, settings, first), _alignment(model, settings, first, size)
     if settings.state_mode == "all":
         step = math.lcm(_mamba_chunk(model, settings), step)
     grown = step * -(-state // (step * token))

@@ -14,10 +14,11 @@ import msgspec
 
 from kvproof.engine.vllm.versions import Rules, parse_version
 from kvproof.errors import UsageError
-from kvproof.kinds import ConvSlot, IndexerSlot, RecurrentSlot
+from kvproof.kinds import ConvSlot, IndexerSlot, RecurrentSlot, SlidingSlot
 from kvproof.model.types import Model
 
 _DATA = Path(__file__).with_name("data") / "transformers_backend.json"
+_OWN_WINDOWS = "MiMoV2"
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -56,12 +57,26 @@ def check_fallback(model: Model, rules: Rules, stages: int) -> None:
 
 
 def as_run(model: Model, rules: Rules) -> Model:
-    """The model with the caches that vLLM keeps of it: of some only those of attention."""
+    """The model with the caches that vLLM keeps of it: of some only those of attention, and
+    MiMo-V2's windows in widths of their own."""
     known = table()
-    newer = rules.version >= parse_version(known.since)
-    if not newer or model.architecture not in known.attention_only:
+    if rules.version < parse_version(known.since):
         return model
-    kept = tuple(
-        s for s in model.slots if not isinstance(s, ConvSlot | RecurrentSlot | IndexerSlot)
-    )
-    return msgspec.structs.replace(model, slots=kept)
+    slots = model.slots
+    if model.architecture in known.attention_only:
+        left_out = ConvSlot | RecurrentSlot | IndexerSlot
+        slots = tuple(s for s in slots if not isinstance(s, left_out))
+    if model.architecture.startswith(_OWN_WINDOWS):
+        slots = tuple(_own_window(model, s) if isinstance(s, SlidingSlot) else s for s in slots)
+    return model if slots == model.slots else msgspec.structs.replace(model, slots=slots)
+
+
+def _own_window(model: Model, slot: SlidingSlot) -> SlidingSlot:
+    """The slot by the widths that the config names for windows, as vLLM's class reads them.
+
+    transformers' class gives windows the others' widths. Source: vLLM 0.32, models/mimo_v2.py.
+    """
+    width = model.number("swa_head_dim") or slot.k_dim
+    values = model.number("swa_v_head_dim") or slot.v_dim
+    heads = model.number("swa_num_key_value_heads") or slot.kv_heads
+    return msgspec.structs.replace(slot, k_dim=width, v_dim=values, kv_heads=heads)

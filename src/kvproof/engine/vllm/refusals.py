@@ -20,6 +20,7 @@ from kvproof.errors import UsageError
 from kvproof.kinds import (
     CompressedSlot,
     ConvSlot,
+    CrossSlot,
     FullSlot,
     IndexerSlot,
     LatentSlot,
@@ -73,6 +74,22 @@ def check_keys(model: Model, rules: Rules) -> None:
         raise UsageError(
             f"vLLM's {model.architecture} needs {' and '.join(lacking)} in the config",
             hint="take the published config.json",
+        )
+
+
+def check_indexed_heads(model: Model, rules: Rules) -> None:
+    """Raise UsageError for MiniMax-M3 with another count of indexer heads than of KV heads.
+
+    Source: vLLM 0.32, layers/linear.py (MinimaxM3QKVParallelLinearWithIndexer).
+    """
+    if rules.version < _READ or "MiniMaxM3" not in model.architecture:
+        return
+    index, own = model.number("index_n_heads"), model.number("num_key_value_heads")
+    if index != own and any(isinstance(slot, IndexerSlot) for slot in model.slots):
+        raise UsageError(
+            f"vLLM's MiniMax-M3 needs as many indexer heads as KV heads, {model.name} has {index} "
+            f"and {own}",
+            hint="correct num_key_value_heads",
         )
 
 
@@ -167,10 +184,13 @@ def check_latent(model: Model, rules: Rules, platform: str) -> None:
 
 
 def check_state_flags(
-    model: Model, flags: Mapping[str, Any], rules: Rules, *, prefix: bool
+    model: Model, flags: Mapping[str, Any], rules: Rules, length: int, *, prefix: bool
 ) -> None:
-    """Raise UsageError for flags of states that the release or the model's states do not take."""
-    if flags.get("mamba_block_size") is not None and not prefix:
+    """Raise UsageError for flags of states that the release or the model's states do not take.
+
+    Without prefixes a state has one block, of max_model_len (`length`) tokens.
+    """
+    if flags.get("mamba_block_size") not in (None, length) and not prefix:
         raise UsageError(
             "vLLM takes mamba_block_size with prefix caching only",
             hint="leave mamba_block_size out",
@@ -201,7 +221,9 @@ def check_aligned(flags: Mapping[str, Any], rules: Rules, mode: str) -> None:
         )
 
 
-def check_schedule(flags: Mapping[str, Any], batched: int, seqs: int, length: int) -> None:
+def check_schedule(
+    model: Model, flags: Mapping[str, Any], rules: Rules, batched: int, seqs: int, length: int
+) -> None:
     """Raise UsageError for batches that vLLM's scheduler refuses.
 
     Source: vLLM 0.32, config/scheduler.py (verify_max_model_len).
@@ -216,6 +238,18 @@ def check_schedule(flags: Mapping[str, Any], batched: int, seqs: int, length: in
         raise UsageError(
             f"max_num_batched_tokens {batched} is smaller than max_num_seqs {seqs}",
             hint="vLLM refuses this; lower max_num_seqs",
+        )
+    if rules.version < _READ:
+        return
+    active, long = flags.get("max_num_active_seqs"), flags.get("long_prefill_token_threshold", 0)
+    if active is not None and active > seqs:
+        raise UsageError(
+            f"max_num_active_seqs {active} is above max_num_seqs {seqs}", hint="vLLM refuses this"
+        )
+    if long > length and not any(isinstance(slot, CrossSlot) for slot in model.slots):
+        raise UsageError(
+            f"long_prefill_token_threshold {long} is above max_model_len {length}",
+            hint="vLLM refuses this; lower it",
         )
 
 

@@ -29,6 +29,7 @@ from kvproof.engine.vllm.refusals import (
     check_aligned,
     check_cpu,
     check_draft,
+    check_indexed_heads,
     check_keys,
     check_latent,
     check_mixed_windows,
@@ -126,7 +127,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     draft, dtype = read_draft(model, flags), run_type(model, deployment, flags)
     batched, seqs = _batch(model, flags, rules, deployment, length)
     if rules.v1:
-        check_schedule(flags, batched, seqs, length)
+        check_schedule(model, flags, rules, batched, seqs, length)
         check_draft(model, flags, draft)
         check_drafted(draft.model, rules.version, dtype)
         check_modules(model, flags, rules)
@@ -134,7 +135,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     asynchronous = flags.get("async_scheduling", _async_default(rules, platform, stages, draft))
     asynchronous = asynchronous and platform != "cpu"  # platforms/cpu.py
     prefix = _prefix_caching(model, flags, rules) and not _latents_on_cpu(model, platform)
-    check_state_flags(model, flags, rules, prefix=prefix)
+    check_state_flags(model, flags, rules, length, prefix=prefix)
     mode = _state_mode(model, flags, rules, prefix=prefix)
     check_aligned(flags, rules, mode)
     return Settings(
@@ -165,6 +166,7 @@ def _check_model(model: Model, rules: Rules, platform: str, stages: int) -> None
     """Refuse what the release does not run, or not there."""
     check_architecture(model, rules)
     check_keys(model, rules)
+    check_indexed_heads(model, rules)
     check_mixed_windows(model)
     check_fallback(model, rules, stages)
     if platform == "cpu" and rules.null_reserved:
