@@ -157,6 +157,13 @@ class Inert(Hollow):
         return (object,)
 
 
+class _Envelope:
+    """FlashInfer's table of sparse kernels of consumer Blackwell: since 0.7.0 every usual shape."""
+
+    def __contains__(self, shape: object) -> bool:
+        return True
+
+
 class _LatentWrapper:
     """FlashInfer's class whose signature vLLM reads: scales of fp8 latents, since 0.6.18."""
 
@@ -191,6 +198,8 @@ class _HollowPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__getattr__ = lambda name: _package_attribute(spec.name, name)
         if spec.name == "flashinfer.mla":
             module.BatchMLAPagedAttentionWrapper = _LatentWrapper
+        if spec.name == "flashinfer.mla._sparse_mla_sm120":
+            module._DECODE_DSV4_DISPATCH = _Envelope()
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:

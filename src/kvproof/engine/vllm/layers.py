@@ -52,6 +52,8 @@ _WINDOWLESS = ("Qwen2MoeForCausalLM", "ZayaForCausalLM")
 _AUTO = "auto"
 _NUMBERED_ANEW = ("Exaone4_5", "ExaoneMoE", "ExaoneMoe")
 """Classes whose modules are numbered from 0, so that they attend as the first layers do."""
+_SLIDING_MODULES = ("MiMoV2",)
+"""Classes whose modules slide (models/mimo_v2_mtp.py, 0.32)."""
 
 
 Picked = tuple[int, int, bool]
@@ -271,7 +273,8 @@ def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Laye
     draft, drafted = drafted_slots(model, settings)
     if is_v4(model) and settings.draft.kv_dtype is not None:
         check_rows(msgspec.structs.replace(settings, kv_dtype=settings.draft.kv_dtype))
-    if draft is not model or blocks.draft_backend is not None:
+    own = settings.draft.kv_dtype is not None or blocks.draft_backend is not None
+    if draft is not model or own:
         settings = msgspec.structs.replace(settings, kv_dtype=draft_kv_dtype(model, settings))
         backend = blocks.draft_backend or blocks.backend
         blocks = msgspec.structs.replace(blocks, backend=backend, others={})
@@ -318,6 +321,9 @@ def drafted_slots(model: Model, settings: Settings) -> tuple[Model, list[tuple[i
     attended = [slots for _, slots in reversed(list(_by_layer(model))) if _has_attention(slots)]
     indexed = [slots for slots in attended if any(isinstance(s, IndexerSlot) for s in slots)]
     likes = [next(iter(indexed or attended), [])] * settings.draft.layers
+    if model.architecture.startswith(_SLIDING_MODULES):
+        slides = [x for x in attended if any(isinstance(s, SlidingSlot) for s in x)]
+        likes = [next(iter(slides or attended), [])] * settings.draft.layers
     if model.architecture.startswith(_NUMBERED_ANEW):
         likes = attended[: -settings.draft.layers - 1 : -1]
     modules = [[_plain(s) for s in x if not isinstance(s, ConvSlot | RecurrentSlot)] for x in likes]
