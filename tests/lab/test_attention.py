@@ -1,5 +1,9 @@
 """The decode kernels against plain attention over what the pool stores."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -170,6 +174,25 @@ def test_a_kernel_under_another_ones_name_is_not_loaded(tmp_path, monkeypatch):
         again = View(view.pool, view.sequences, [1])
         assert torch.equal(decode(again, 0, q, 0.1), out)
         assert not sum(_prepare(again, 0, 2).run.stats.cache_hits.values())
+
+
+ASKED = """
+import sys
+from tests.lab.test_attention import FullSlot, cache_types, compare, filled
+for queries in map(int, sys.argv[1:]):
+    slot = FullSlot(layer=0, kv_heads=1, k_dim=32, v_dim=32)
+    compare(filled(slot, cache_types(), [100]), queries, 32, ("f32",))
+"""
+
+
+def test_kernels_that_two_processes_compiled_work_in_a_third(tmp_path):
+    """Their inner functions bore one name, and the linker took the first process's for both."""
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    for asked in (["3"], ["4"], ["3", "4"], ["4", "3"]):
+        run = [sys.executable, "-c", ASKED, *asked]
+        done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.rglob("*.kernel"))) == 2
 
 
 def test_odd_shapes_are_left_to_torch():

@@ -32,7 +32,7 @@ from kvproof.lab.attention.disk import kept
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.gather import copy_value, gather_kernel
 from kvproof.lab.attention.job import COUNT, ITEM, ITEMS, SIZES, TABLES, WIDEST, shape_of
-from kvproof.lab.attention.merge import Found, merge
+from kvproof.lab.attention.merge import NOTHING, Found, merge, same_head
 from kvproof.lab.attention.scores import BATCH, score_chunk_kernel, soften_kernel
 from kvproof.lab.attention.shapes import Plan, Shape, entry, kernel
 from kvproof.lab.attention.stored import ARRAYS, INT4, INTEGERS, SCALES, pair_of
@@ -263,26 +263,33 @@ def query_kernel(plan: Plan) -> Any:
 
 @lru_cache(maxsize=64)
 def whole_item_kernel(plan: Plan) -> Any:
-    """do(i, job, q, scale, desk, planes, shape, found): item i, from its queries to its sums."""
+    """do(i, part, job, q, scale, desk, planes, shape, found): item i, from its queries to its sums.
+
+    `part`: the item whose sums this thread added to last, or -1. An item of the same head adds to
+    them and leaves none of its own. Returns the item whose sums hold this one.
+    """
     item = near_item_kernel(plan) if plan.gathered else item_kernel(plan)
     queries = query_kernel(plan)
 
     @kernel
-    def do(i, job, q, scale, desk, planes, shape, found):
-        of = address(pointer_to(job[ITEMS], np.int64), ITEM * i)
-        s, head, count, size = of[0], of[1], shape.queries, shape.queries * shape.v_dim
+    def do(i, part, job, q, scale, desk, planes, shape, found):
+        items = pointer_to(job[ITEMS], np.int64)
+        of, count, size = address(items, ITEM * i), shape.queries, shape.queries * shape.v_dim
+        s, head, sums = of[0], of[1], desk.room.sums
+        fill(address(found.tops, i * count), count, NOTHING)
+        if not same_head(items, i, part):
+            part = i
+            fill(address(found.parts, i * size), size, np.float32(0))
+            fill(sums, count * BATCH, np.float32(0))
+            given = address(q, (s * shape.heads + head) * count * shape.k_dim)
+            queries(given, scale, desk.room, shape)
         table = address(pointer_to(job[TABLES], np.int32), s * job[WIDEST])
-        span, sums = (head, of[2], of[3], of[4], of[5]), desk.room.sums
-        parts, tops = address(found.parts, i * size), address(found.tops, i * count)
-        fill(parts, size, np.float32(0))
-        fill(tops, count, np.float32(-np.inf))
-        fill(sums, count * BATCH, np.float32(0))
-        given = address(q, (s * shape.heads + head) * count * shape.k_dim)
-        queries(given, scale, desk.room, shape)
-        item(desk, planes, table, span, shape, parts, tops)
+        span, tops = (head, of[2], of[3], of[4], of[5]), address(found.tops, part * count)
+        item(desk, planes, table, span, shape, address(found.parts, part * size), tops)
         for r in range(count):
             total = vsum(vload(sums, r * BATCH)) + vsum(vload(sums, r * BATCH + WIDTH))
-            found.sums[i * count + r] = total
+            found.sums[part * count + r] = total
+        return part
 
     return do
 
@@ -319,9 +326,9 @@ def kernels(plan: Plan) -> Any:
         parts = pointer_to(marks[2], np.float32)
         tops = address(parts, n * queries * shape.v_dim)
         found = Found(parts, tops, address(tops, n * queries))
-        i = take(marks, number)
+        i, part = take(marks, number), -1
         while i < n:
-            do(i, job, given, np.float32(scale), desk, planes, shape, found)
+            part = do(i, part, job, given, np.float32(scale), desk, planes, shape, found)
             i = take(marks, number)
         end(marks, me, number, ticket)
         if me == 0:

@@ -21,7 +21,7 @@ from kvproof.lab.attention.crew import begin, end, take
 from kvproof.lab.attention.disk import kept
 from kvproof.lab.attention.job import COUNT, ITEM, ITEMS, SIZES, TABLES, WIDEST
 from kvproof.lab.attention.latent_parts import VALUES, LatentShape
-from kvproof.lab.attention.merge import Found, merge
+from kvproof.lab.attention.merge import NOTHING, Found, merge, same_head
 from kvproof.lab.attention.shapes import entry, kernel
 from kvproof.lab.attention.stored import ARRAYS, INTEGERS, SCALES
 from kvproof.lab.attention.vectors import address, pointer_to
@@ -57,21 +57,23 @@ def latent_kernels(kind: int) -> Any:
         parts, given = pointer_to(marks[2], np.float32), pointer_to(q, np.float32)
         tops = address(parts, n * size)
         found = Found(parts, tops, address(tops, n * heads))
-        turned, i = -1, take(marks, number)
+        i, part = take(marks, number), -1
         while i < n:
             of = address(items, ITEM * i)
             s = of[0]
-            if s != turned:
-                turn(address(given, s * shape.kept * shape.width), np.float32(scale), shape, room)
-                turned = s
-            for j in range(size):
-                parts[i * size + j] = np.float32(0)
             for j in range(i * heads, (i + 1) * heads):
-                found.tops[j], found.sums[j] = np.float32(-1e30), np.float32(0)
+                found.tops[j] = NOTHING
+            if not same_head(items, i, part):
+                part = i
+                turn(address(given, s * shape.kept * shape.width), np.float32(scale), shape, room)
+                for j in range(i * size, (i + 1) * size):
+                    parts[j] = np.float32(0)
+                for j in range(i * heads, (i + 1) * heads):
+                    found.tops[j], found.sums[j] = np.float32(-1e30), np.float32(0)
             item(
                 room, data, scales, address(tables, s * job[WIDEST]), of[4], of[5], shape,
-                address(parts, i * size), address(found.tops, i * heads),
-                address(found.sums, i * heads),
+                address(parts, part * size), address(found.tops, part * heads),
+                address(found.sums, part * heads),
             )  # fmt: skip
             i = take(marks, number)
         end(marks, me, number, ticket)

@@ -15,6 +15,8 @@ from kvproof.lab.attention.scores import exp_of
 from kvproof.lab.attention.shapes import kernel
 from kvproof.lab.attention.vectors import splat, vfma, vload, vmul, vstore
 
+NOTHING = np.float32(-np.inf)  # the maximum of an item that added to another's sums
+
 
 class Found(NamedTuple):
     """Pointers to what items have found: weighted values, maxima and sums of weights."""
@@ -22,6 +24,13 @@ class Found(NamedTuple):
     parts: Any
     tops: Any
     sums: Any
+
+
+@kernel
+def same_head(items, i, j):
+    """Whether item i is of the sequence and KV head of item j, which is -1 for none."""
+    one, two = ITEM * i, ITEM * j
+    return j >= 0 and items[one] == items[two] and items[one + 1] == items[two + 1]
 
 
 @kernel
@@ -62,7 +71,8 @@ def merge(items, count, heads, found, sizes, pairs, out):
     """Merge the `count` items of each sequence and KV head into out [sequence, head, kept, v_dim].
 
     Items of a head lie side by side. `sizes` are queries, kept, v_dim, width: parts are [item,
-    v_dim / width, query, width], changed in place; the first `kept` queries are real. `pairs`:
+    v_dim / width, query, width], changed in place; the first `kept` queries are real. The first
+    item of a head has sums, a later one may have added to another's. `pairs`:
     int4's, of each `width` numbers the even ones before the odd ones.
     """
     (queries, kept, v_dim, width), (parts, tops, sums) = sizes, found
@@ -70,11 +80,7 @@ def merge(items, count, heads, found, sizes, pairs, out):
     i = 0
     while i < count:
         j = i + 1
-        while (
-            j < count
-            and items[ITEM * j] == items[ITEM * i]
-            and items[ITEM * j + 1] == items[ITEM * i + 1]
-        ):
+        while j < count and same_head(items, i, j):
             j += 1
         row = (items[ITEM * i] * heads + items[ITEM * i + 1]) * kept
         for r in range(kept):
@@ -82,13 +88,14 @@ def merge(items, count, heads, found, sizes, pairs, out):
             for k in range(i + 1, j):
                 top = max(top, tops[k * queries + r])
             for k in range(i, j):
-                factor = exp_of(tops[k * queries + r] - top)
-                tops[k * queries + r] = factor
-                total += sums[k * queries + r] * factor
+                if tops[k * queries + r] != NOTHING:
+                    total += sums[k * queries + r] * exp_of(tops[k * queries + r] - top)
             place = i * size + r * width
-            _scaled(parts, place, queries, v_dim, width, tops[i * queries + r] / total)
+            factor = exp_of(tops[i * queries + r] - top) / total
+            _scaled(parts, place, queries, v_dim, width, factor)
             for k in range(i + 1, j):
-                factor = tops[k * queries + r] / total
-                _added(parts, place, k * size + r * width, queries, v_dim, width, factor)
+                if tops[k * queries + r] != NOTHING:
+                    factor = exp_of(tops[k * queries + r] - top) / total
+                    _added(parts, place, k * size + r * width, queries, v_dim, width, factor)
             _put(parts, place, queries, v_dim, width, pairs, out, (row + r) * v_dim)
         i = j

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba import njit
 
@@ -19,11 +21,35 @@ WHOLE_CHUNK = 64  # at most, where weights are rounded: by the largest of a chun
 STEP = 4  # stored rows (of keys), or positions (of values), that are taken at a time
 LARGEST_WHOLE = 512  # positions, or numbers of a group: 512 * 127 * 32767 < 2**31
 
+
+def _said(held: Any) -> str:
+    function = getattr(held, "py_func", None)
+    return repr(held) if function is None else f"{function.__module__}.{function.__qualname__}"
+
+
+def _compiler(**options: bool) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator: numba's, of functions whose names tell what they close over.
+
+    numba names machine code by the function's name, its arguments and how many functions the
+    process had before. Kernels of two plans that two processes compiled can so bear one name, and
+    where both are loaded (`disk.py`) the linker takes the first for both.
+    """
+    compiled = njit(nogil=True, error_model="numpy", **options)
+
+    def named(function: Callable[..., Any]) -> Any:
+        held = [cell.cell_contents for cell in function.__closure__ or ()]
+        if held:
+            told = ", ".join(map(_said, held)).encode()
+            function.__qualname__ += f"_{hashlib.sha256(told).hexdigest()[:16]}"
+        return compiled(function)
+
+    return named
+
+
 # Inner functions get no wrapper for Python: that would be half of what is compiled.
-kernel = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-inner = njit(nogil=True, error_model="numpy", forceinline=True, no_cpython_wrapper=True,
-             no_cfunc_wrapper=True)  # fmt: skip
-entry = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+kernel = _compiler(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner = _compiler(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+entry = _compiler(no_cfunc_wrapper=True)
 
 
 class Shape(NamedTuple):

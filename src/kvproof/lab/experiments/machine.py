@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,28 +21,27 @@ _AHEAD = (0, 4096)  # numbers asked for before they are read
 _STEPS = 1_000_000
 
 
+def once(work: Callable[[], Any]) -> float:
+    """Seconds of one run."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
 def best(work: Callable[[], Any], rounds: int = 7) -> float:
     """Least seconds of `rounds` runs, after one that warms up."""
     work()
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(once(work) for _ in range(rounds))
 
 
 def in_turns(
-    works: Mapping[str, Callable[[], Any]],
-    seconds: float = 1.0,
-    settle: float = 0.0,
-    before: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
+    works: Mapping[str, Callable[[], Any]], seconds: float = 1.0, stay: float = 0.0
 ) -> dict[str, float]:
     """Least seconds of each work, run in turns for `seconds` and at least seven times.
 
     On a shared machine memory and cores are at times half as fast: what is to be compared has to
-    see the same moments. Before each timing `settle` seconds pass, so that the threads of the work
-    before sleep, and then the work's entry of `before` runs, if it has one.
+    see the same moments. In its turn a work runs for `stay` seconds: from the second time on its
+    threads are awake and its code is in the caches, as in a decode step from the second layer on.
     """
     found = dict.fromkeys(works, math.inf)
     for work in works.values():
@@ -51,13 +49,10 @@ def in_turns(
     end, turns = time.perf_counter() + seconds, 0
     while turns < _TURNS or time.perf_counter() < end:
         for name, work in works.items():
-            if settle:
-                time.sleep(settle)
-            if name in before:
-                before[name]()
-            start = time.perf_counter()
-            work()
-            found[name] = min(found[name], time.perf_counter() - start)
+            begun = time.perf_counter()
+            found[name] = min(found[name], once(work))
+            while time.perf_counter() < begun + stay:
+                found[name] = min(found[name], once(work))
         turns += 1
     return found
 
