@@ -153,7 +153,8 @@ def test_weights_that_leave_nothing_say_what_helps() -> None:
 
 
 def test_flags_that_free_more_than_is_missing_are_named_first() -> None:
-    asked = ("plan", "Qwen/Qwen3-4B", "--gpu", "H100:1g.10gb", "--max-model-len", "8192")
+    asked = ("plan", "Qwen/Qwen3-4B", "--gpu", "H100:1g.10gb", "--max-model-len", "8192", "--")
+    asked = (*asked, "--gpu-memory-utilization", "0.87")
     shown = " ".join(_run(*asked).stdout.split())
     assert re.search(r"Probably does not start, \d+\.\d\d [MG]iB of cache at the most:", shown)
     told = re.search(r"([\d.]+) MiB are missing on each GPU, and a cache on top: (.*?) give", shown)
@@ -163,7 +164,7 @@ def test_flags_that_free_more_than_is_missing_are_named_first() -> None:
     assert freed == sorted(freed, reverse=True)
     assert freed[0] > float(told[1])
     # What is off already frees nothing more.
-    eager = " ".join(_run(*asked, "--", "--enforce-eager").stdout.split())
+    eager = " ".join(_run(*asked, "--enforce-eager").stdout.split())
     assert "missing" not in eager
     # Where the weights alone are too large, no flag is named.
     large = _run("plan", "Qwen/Qwen3-32B", "--gpu", "RTX-4090", "--contexts", "4k").stdout
