@@ -95,13 +95,15 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
             return block in self.sizes
         return any(block % size == 0 for size in self.sizes)
 
-    @property
-    def packs_heads(self) -> bool:
-        """Whether a head quantized for each token lies packed, its scale beside it: Triton's.
+    def packs(self, kv_dtype: str) -> bool:
+        """Whether heads of a cache of that type lie packed, their scales beside them.
 
-        Others keep one byte an element (customize_spec of v1/attention/backends/triton_attn.py).
+        Triton's of heads quantized for each token, FlashInfer's and MiniMax-M3's of NVFP4; others
+        keep one byte an element (customize_spec of v1/attention/backends and models, 0.32).
         """
-        return self.name == "TRITON_ATTN"
+        if kv_dtype.endswith("_per_token_head"):
+            return self.name == "TRITON_ATTN"
+        return self.name in ("FLASHINFER", "MINIMAX_M3_SPARSE")
 
     @property
     def smallest(self) -> int:

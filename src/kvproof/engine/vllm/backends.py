@@ -39,11 +39,13 @@ Source: vLLM 0.32, models/minimax_m3/common (sparse_attention.py, indexer.py).
 """
 
 _DIFFKV = {
-    "FLASH_ATTN_DIFFKV": ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_per_token_head",
-                          "int8_per_token_head", "int4_per_token_head"),
+    "FLASH_ATTN_DIFFKV": ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla",
+                          "fp8_per_token_head", "int8_per_token_head", "int4_per_token_head",
+                          "nvfp4", "nvfp4_4over6", "nvfp4_ds_mla"),
     "TRITON_ATTN_DIFFKV": ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3"),
 }  # fmt: skip
-"""Cache types of the backends whose values have a width of their own (models/mimo_v2.py)."""
+"""Cache types of the backends whose values have a width of their own (models/mimo_v2.py): the
+model's class picks them, so that only what their own classes refuse is not taken."""
 _OTHER_NAMES = (
     "B12X", "HPC_ATTN", "CUTLASS_MSA", "TRITON_MSA", "MINIMAX_M3_SPARSE", "TURBOQUANT",
     "ULTRAQUANT", "FLASHMLA_SPARSE_DSV4", "FLASHINFER_MLA_SPARSE_DSV4", "FLASHMLA_SPARSE_DSV41",

@@ -27,7 +27,7 @@ from kvproof.engine.vllm.compressed import compressed_block, is_v4
 from kvproof.engine.vllm.flags import asked_backend
 from kvproof.engine.vllm.layers import Blocks, Picked, draft_kv_dtype, heads_on, picked_by
 from kvproof.engine.vllm.pooled import pooled_backends
-from kvproof.engine.vllm.rows import element_bytes, is_m3, pair_row
+from kvproof.engine.vllm.rows import check_picked, element_bytes, is_m3, pair_row
 from kvproof.engine.vllm.settings import (
     SKIPPED,
     Settings,
@@ -111,14 +111,15 @@ def _first_backend(
 
 
 def _widest_row(model: Model, settings: Settings, backend: Backend) -> int:
-    """Bytes of a token in a layer of the model's most heads and widest keys, as its config counts
-    them; a latent is one head with keys and values of its width."""
+    """Bytes of a token in a layer of the config's KV heads, else of the most, and of the widest
+    keys; a latent is one head with keys and values of its width."""
     pairs = [slot for slot in model.slots if isinstance(slot, FullSlot)]
     if not pairs:
         return 2 * _token_bytes(model, settings, backend)
-    heads = heads_on(max(slot.kv_heads for slot in pairs), settings.ranks)
+    counts, named = {slot.kv_heads for slot in pairs}, model.number("num_key_value_heads")
+    heads = heads_on(named if named in counts else max(counts), settings.ranks)
     width = max(slot.k_dim for slot in pairs)
-    return pair_row(heads, width, width, settings, scaled=backend.packs_heads)
+    return pair_row(heads, width, width, settings, packed=backend.packs(settings.kv_dtype))
 
 
 def _first(model: Model) -> FullSlot | LatentSlot | None:
@@ -150,6 +151,7 @@ def _backend(model: Model, settings: Settings, attention: Attention) -> Backend:
             "vLLM's FLASHINFER does not draw a block of tokens both ways (DiffusionGemma)",
             hint="set attention_backend=FLASH_ATTN or TRITON_ATTN",
         )
+    check_picked(model, settings)
     if settings.rules.null_reserved:
         check_triton(backend, attention)
         check_two_widths(backend, attention)
@@ -386,8 +388,8 @@ def _token_bytes(model: Model, settings: Settings, backend: Backend) -> int:
         return (slot.latent_dim + slot.rope_dim) * element_bytes(settings)
     if not isinstance(slot, FullSlot):
         return 1
-    heads, scaled = heads_on(slot.kv_heads, settings.ranks), backend.packs_heads
-    return pair_row(heads, slot.k_dim, slot.v_dim, settings, scaled=scaled)
+    heads, packed = heads_on(slot.kv_heads, settings.ranks), backend.packs(settings.kv_dtype)
+    return pair_row(heads, slot.k_dim, slot.v_dim, settings, packed=packed)
 
 
 def _state_page(model: Model, settings: Settings) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from kvproof.engine.vllm.backend_types import Backend
+from kvproof.engine.vllm.backends import M3_SPARSE
 from kvproof.engine.vllm.compressed import check_rows, compressed_specs, is_v4
 from kvproof.engine.vllm.convolved import convolution_spec
 from kvproof.engine.vllm.pooled import is_pooled, pooled_specs
@@ -183,8 +184,9 @@ def heads_on(heads: int, ranks: int) -> int:
 def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> Spec:
     every = model.model_type.startswith("zamba2")  # models/zamba2.py: as many as query heads
     heads = heads_on(model.attention_heads if every else slot.kv_heads, settings.ranks)
-    scaled = blocks.backend.packs_heads and not _picked(model, slot)
-    row = pair_row(heads, slot.k_dim, slot.v_dim, settings, scaled=scaled)
+    backend = M3_SPARSE if _picked(model, slot) else blocks.backend
+    packed = backend.packs(settings.kv_dtype)
+    row = pair_row(heads, slot.k_dim, slot.v_dim, settings, packed=packed)
     note = f"{heads}x{slot.k_dim}+{slot.v_dim}"
     base = Spec(kind="full", block_size=blocks.size, row_bytes=row, note=note)
     if isinstance(slot, ChunkedSlot):

@@ -6,9 +6,10 @@ backends, and model_executor/layers/attention/mla_attention.py.
 
 from __future__ import annotations
 
-from kvproof.engine.vllm.backend_types import Backend
+from kvproof.engine.vllm.backend_types import READ, Backend
 from kvproof.engine.vllm.backends import stored_latent_dtype
 from kvproof.engine.vllm.settings import Settings
+from kvproof.errors import UsageError
 from kvproof.kinds import IndexerSlot, LatentSlot
 from kvproof.model.types import Model
 
@@ -17,6 +18,9 @@ DS_MLA_FP8 = 656
 DS_MLA_NVFP4 = 352
 _SCALE = 4
 _INDEX_GROUP = 128
+_NVFP4 = ("nvfp4", "nvfp4_4over6")
+_MSA_BLOCKS = (4, 8, 16, 32)
+"""Counts of picked blocks that Blackwell's kernel of MiniMax-M3 takes."""
 _WIDTHS = {"f32": 4, "bf16": 2, "f16": 2}
 
 
@@ -28,17 +32,17 @@ def element_bytes(settings: Settings) -> int:
     return 2 if dtype in ("float16", "bfloat16") else 1
 
 
-def side_bytes(width: int, settings: Settings, *, scaled: bool = True) -> int:
+def side_bytes(width: int, settings: Settings, *, packed: bool = True) -> int:
     """Bytes of one head's key (or value) of one token.
 
-    `scaled`: the backend packs a head and keeps its scale beside it; others keep one byte an
-    element.
+    `packed`: the backend packs a quantized head and keeps its scales beside it
+    (backend_types.Backend.packs); others keep one byte an element.
     """
     dtype = settings.kv_dtype
-    if dtype in ("nvfp4", "nvfp4_4over6"):
+    if not packed:
+        return width * element_bytes(settings)
+    if dtype in _NVFP4:
         return width // 2 + width // 16
-    if dtype.endswith("_per_token_head") and not scaled:
-        return width
     if dtype == "int4_per_token_head":
         return width // 2 + _SCALE
     if dtype.endswith("_per_token_head"):
@@ -46,9 +50,9 @@ def side_bytes(width: int, settings: Settings, *, scaled: bool = True) -> int:
     return width * element_bytes(settings)
 
 
-def pair_row(heads: int, k_dim: int, v_dim: int, settings: Settings, *, scaled: bool = True) -> int:
+def pair_row(heads: int, k_dim: int, v_dim: int, settings: Settings, *, packed: bool = True) -> int:
     """Bytes of one token's keys and values over `heads` heads."""
-    return heads * sum(side_bytes(width, settings, scaled=scaled) for width in (k_dim, v_dim))
+    return heads * sum(side_bytes(width, settings, packed=packed) for width in (k_dim, v_dim))
 
 
 def latent_row(slot: LatentSlot, settings: Settings, backend: Backend) -> int:
@@ -65,6 +69,22 @@ def is_m3(model: Model) -> bool:
     """Whether an indexer picks blocks of plain keys and values: MiniMax-M3."""
     named = "MiniMaxM3" in model.architecture or model.model_type.startswith("minimax_m3")
     return named and any(isinstance(slot, IndexerSlot) for slot in model.slots)
+
+
+def check_picked(model: Model, settings: Settings) -> None:
+    """Raise UsageError for NVFP4 that MiniMax-M3's sparse layers do not keep.
+
+    Source: vLLM 0.32, models/minimax_m3/common/sparse_attention.py.
+    """
+    dtype = settings.kv_dtype
+    if settings.rules.version < READ or dtype not in _NVFP4 or not is_m3(model):
+        return
+    kernels = settings.platform == "cuda" and settings.capability[0] == 10
+    if dtype != _NVFP4[0] or not kernels or model.number("index_topk_blocks") not in _MSA_BLOCKS:
+        raise UsageError(
+            f"vLLM keeps no {dtype} cache in the sparse layers of {model.name} here",
+            hint="set kv_cache_dtype=fp8",
+        )
 
 
 def indexer_row(model: Model, slot: IndexerSlot) -> int:
