@@ -43,7 +43,7 @@ def test_module_with_environment_and_continued_lines() -> None:
         "tensor_parallel_size": 2,
         "enable_prefix_caching": False,
         "kv_cache_dtype": "fp8",
-        "attention_backend": "FLASHINFER",
+        "variable_attention_backend": "FLASHINFER",
     }
 
 
@@ -226,7 +226,8 @@ def test_a_container_with_a_shell_of_its_own() -> None:
     )
     assert str(found.deployment.engine) == "vllm@0.20.0"
     assert found.model == "org/name"
-    assert found.deployment.flags == {"attention_backend": "FLASHINFER", "max_model_len": 4096}
+    flags = {"variable_attention_backend": "FLASHINFER", "max_model_len": 4096}
+    assert found.deployment.flags == flags
 
 
 def test_shortened_options_are_completed_as_argparse_does() -> None:

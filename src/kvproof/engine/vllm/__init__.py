@@ -29,6 +29,7 @@ from kvproof.engine.vllm.rank_weights import kept_bytes
 from kvproof.engine.vllm.sequence import sequence_cache
 from kvproof.engine.vllm.settings import settle
 from kvproof.engine.vllm.states import kept_in_types
+from kvproof.engine.vllm.variables import unread_notes
 from kvproof.engine.vllm.versions import rules_for
 from kvproof.model.overrides import overridden
 from kvproof.model.tensors import TensorGroup
@@ -122,13 +123,14 @@ def _refused_length(model: Model, deployment: Deployment) -> str | None:
 
 
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
-    """An engine that isn't the usual one, a draft that isn't known."""
+    """An engine that isn't the usual one, a variable that isn't read, a draft that isn't known."""
     settings = settle(model, deployment)
     flags = settings.flags
     said = engine_notes(model, deployment, flags)
     if (around := around_unknown(model, deployment.engine.version)) is not None:
         said.append(around)
-    return (*said, *draft_notes(model, flags))
+    unread = unread_notes(deployment.flags, deployment.engine.version)
+    return (*said, *unread, *draft_notes(model, flags))
 
 
 def cache(model: Model, request: CacheRequest, version: str | None = None) -> Cache:

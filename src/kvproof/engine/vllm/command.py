@@ -12,12 +12,15 @@ from kvproof.engine.arguments import Grammar, Option, by_prefix, one_value, valu
 from kvproof.engine.command import Reader, first_start, serving
 from kvproof.engine.shell import Words
 from kvproof.engine.vllm.flags import (
+    BACKEND_VARIABLE,
     flag_type,
+    has_backend_option,
     is_gone,
     is_switch,
     known_flags,
     overrides_of,
     read_value,
+    reads_backend_variable,
     speculation_of,
     without_speculation,
 )
@@ -131,14 +134,18 @@ def _spelled(name: str) -> str:
 def _offered(flags: Mapping[str, Any], version: str | None) -> Mapping[str, Any]:
     """The flags without those that the release has no more.
 
-    A rope_scaling is then an override, and a draft's own flags are one config. None of the others
-    that went bears on what is planned.
+    A rope_scaling is then an override, and a draft's own flags are one config; a backend is named
+    by a variable before it had an option. None of the others that went bears on what is planned.
     """
     kept = {name: value for name, value in flags.items() if not is_gone(name, version)}
     if flags.get("rope_scaling") and "rope_scaling" not in kept:
         kept["hf_overrides"] = overrides_of(flags)
     if flags.get("speculative_model") and "speculative_model" not in kept:
         kept = {**without_speculation(kept), "speculative_config": speculation_of(flags)}
+    if "attention_backend" in kept and not has_backend_option(version):
+        kept[BACKEND_VARIABLE] = kept.pop("attention_backend")
+    if BACKEND_VARIABLE in kept and not reads_backend_variable(version):
+        kept[BACKEND_VARIABLE] = None
     return kept
 
 

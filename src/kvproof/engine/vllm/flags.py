@@ -65,11 +65,14 @@ in 0.4.2, 0.4.3, 0.5.0, 0.6.1 to 0.8.5, 0.9.0, 0.9.2 and every minor since; each
 release read that has it, the one before it being without."""
 
 _AUTO_LENGTH = (0, 14, 0)
+BACKEND_VARIABLE = "variable_attention_backend"
+_BACKEND_OPTION, _BACKEND_VARIABLE_GONE = (0, 13, 0), (0, 15, 0)
+"""--attention-backend came with PR 26315, VLLM_ATTENTION_BACKEND went with PR 32812."""
 _NGRAM = ("ngram", "[ngram]")
 _OWN = {
     "used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraphs": "bool",
     "use_v1": "bool", "flashinfer_sampler": "bool", "rocm_aiter": "bool",
-    "use_v2_model_runner": "bool",
+    "use_v2_model_runner": "bool", BACKEND_VARIABLE: "str",
 }  # fmt: skip
 """What kvproof adds: memory of each GPU that other processes use, and what only variables say."""
 
@@ -93,10 +96,23 @@ def is_gone(name: str, version: str | None) -> bool:
     Source: engine/arg_utils.py of 43 releases from 0.4.2 to 0.33.0 (all minors from 0.5 on but
     0.15 and 0.23): the first read without the flag, where the one before has it.
     """
-    first, release = _gone().get(name), release_number(version)
-    return first is not None and (
-        release is None or padded(release) >= tuple(int(part) for part in first.split("."))
-    )
+    first = release_number(_gone().get(name))
+    return first is not None and _since(version, padded(first))
+
+
+def has_backend_option(version: str | None) -> bool:
+    """Whether a release (None: the newest) has --attention-backend."""
+    return _since(version, _BACKEND_OPTION)
+
+
+def reads_backend_variable(version: str | None) -> bool:
+    """Whether a release (None: the newest) looks at VLLM_ATTENTION_BACKEND."""
+    return not _since(version, _BACKEND_VARIABLE_GONE)
+
+
+def _since(version: str | None, first: tuple[int, int, int]) -> bool:
+    release = release_number(version)
+    return release is None or padded(release) >= first
 
 
 def overrides_of(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +190,11 @@ def read_flags(deployment: Deployment) -> dict[str, Any]:
             raise unknown_name("vLLM flag", name, known_flags(), see="see vllm serve --help")
         if kind is not None and value is not None:
             out[name] = _read(name, kind, value)
-    _check(out, deployment.engine.version)
+    version = deployment.engine.version
+    named = out.pop(BACKEND_VARIABLE, None)
+    if named is not None and reads_backend_variable(version):
+        out.setdefault("attention_backend", named)
+    _check(out, version)
     return out
 
 

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 from kvproof.engine.arguments import Unfollowed
 from kvproof.engine.shell import Words
+from kvproof.engine.vllm.flags import BACKEND_VARIABLE, read_value, reads_backend_variable
 
 AS_FLAGS = {
+    BACKEND_VARIABLE: "VLLM_ATTENTION_BACKEND",
     "allow_long_max_model_len": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     "estimate_cudagraphs": "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
     "flashinfer_sampler": "VLLM_USE_FLASHINFER_SAMPLER",
@@ -20,7 +22,6 @@ AS_FLAGS = {
 }
 """Flags that only a variable can say; their options are kvproof's own."""
 _OPTIONS = {
-    "VLLM_ATTENTION_BACKEND": "--attention-backend",
     "VLLM_ALL2ALL_BACKEND": "--all2all-backend",
     **{variable: f"--{flag.replace('_', '-')}" for flag, variable in AS_FLAGS.items()},
 }
@@ -65,8 +66,23 @@ def _on_cpu(words: tuple[str, ...]) -> bool:
 
 def environment_of(flags: Mapping[str, object]) -> list[str]:
     """What stands in front of a command line for the flags that have no option."""
-    return [
-        f"{variable}={int(bool(flags[name]))}"
+    found = {
+        variable: read_value(name, flags[name])
         for name, variable in AS_FLAGS.items()
         if flags.get(name) is not None
+    }
+    return [
+        f"{variable}={int(value) if isinstance(value, bool) else value}"
+        for variable, value in found.items()
+    ]
+
+
+def unread_notes(flags: Mapping[str, object], version: str | None) -> list[str]:
+    """A word on the variable that names a backend where the release does not look at it."""
+    named = flags.get(BACKEND_VARIABLE)
+    if named is None or reads_backend_variable(version):
+        return []
+    return [
+        "vLLM reads no VLLM_ATTENTION_BACKEND since 0.15: it is left aside; --attention-backend "
+        f"{str(named)[:40]} says it, or name an earlier release (--engine vllm@0.14)"
     ]
