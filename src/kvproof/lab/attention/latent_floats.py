@@ -20,6 +20,7 @@ from kvproof.lab.attention.latent_parts import (
     VECTORS,
     asked,
     each_of,
+    row_of,
     soften_chunk,
 )
 from kvproof.lab.attention.shapes import kernel
@@ -28,11 +29,12 @@ from kvproof.lab.attention.tiles import tile_fma_outer, tile_load, tile_scale_ro
 from kvproof.lab.attention.vectors import address
 
 DEPTH = 96  # numbers of latents that meet queries at a time: both fit the first cache
+PART = (CHUNK + 1) * VALUES  # from one part of a chunk's latents to the next; not a power of two
 
 
 class Room(NamedTuple):
-    """Pointers to what an item works in: turned queries [number, head], widened latents, scores
-    [position, head], what old outputs shrink by."""
+    """Pointers to what an item works in: turned queries [number, head], widened latents [part,
+    position, number of VALUES], scores [position, head], what old outputs shrink by."""
 
     queries: Any
     latents: Any
@@ -45,7 +47,7 @@ def own(shape):
     """The arrays behind a room."""
     return (
         np.zeros(shape.width * shape.heads, np.float32),
-        np.zeros(CHUNK * shape.width, np.float32),
+        np.zeros(shape.width // VALUES * PART, np.float32),
         np.zeros(CHUNK * shape.heads, np.float32),
         np.zeros(shape.heads, np.float32),
     )
@@ -69,12 +71,13 @@ def turn(q, scale, shape, room):
 
 @lru_cache(maxsize=8)
 def unpack_kernel(kind: int) -> Any:
-    """unpack(data, place, shape, out, at): one latent as f32."""
+    """unpack(data, place, shape, out, at): one latent as f32, its parts PART apart from `at` on."""
 
     @kernel
     def unpack(data, place, shape, out, at):
-        for d in range(0, shape.width, WIDTH):
-            tile_store(out, at + d, WIDTH, 1, stored(data, place + d, WIDTH, 1, kind))
+        for d in range(0, shape.width, VALUES):
+            numbers = stored(data, place + d, WIDTH, VECTORS, kind)
+            tile_store(out, at + d // VALUES * PART, 0, VECTORS, numbers)
 
     return unpack
 
@@ -89,10 +92,11 @@ def score_chunk(q, latents, count, shape, scores):
         for h in range(0, heads, HEADS * WIDTH):
             for t in range(0, count, TOKENS):
                 acc = tile_load(scores, t * heads + h, heads, TOKENS, HEADS)
-                for d in range(first, min(first + DEPTH, shape.width)):
-                    queries = tile_load(q, d * heads + h, 0, 1, HEADS)
-                    place = t * shape.width + d
-                    acc = tile_fma_outer(acc, latents, place, shape.width, queries)
+                for d in range(first, min(first + DEPTH, shape.width), VALUES):
+                    place = d // VALUES * PART + t * VALUES
+                    for i in range(VALUES):
+                        queries = tile_load(q, (d + i) * heads + h, 0, 1, HEADS)
+                        acc = tile_fma_outer(acc, latents, place + i, VALUES, queries)
                 tile_store(scores, t * heads + h, heads, HEADS, acc)
 
 
@@ -108,7 +112,7 @@ def weigh_kernel(kind: int) -> Any:
     @kernel
     def weigh(room, count, data, table, state, shape, out):
         heads = shape.heads
-        each = each_turn(state[2] - state[0], heads * shape.v_dim // (ROWS * VALUES), shape)
+        each = each_turn(state[3] - state[0], heads * shape.v_dim // (ROWS * VALUES), shape)
         for j in range(0, shape.v_dim, VALUES):
             for h in range(0, heads, ROWS):
                 state = ask(data, table, state, each, shape)
@@ -116,7 +120,8 @@ def weigh_kernel(kind: int) -> Any:
                 acc = tile_load(out, at, VALUES, ROWS, VECTORS)
                 acc = tile_scale_rows(acc, room.factors, h, VECTORS)
                 for t in range(count):
-                    numbers = tile_load(room.latents, t * shape.width + j, 0, 1, VECTORS)
+                    place = j // VALUES * PART + t * VALUES
+                    numbers = tile_load(room.latents, place, 0, 1, VECTORS)
                     acc = tile_fma_outer(acc, room.scores, t * heads + h, 1, numbers)
                 tile_store(out, at, VALUES, VECTORS, acc)
 
@@ -133,12 +138,11 @@ def item_kernel(kind: int) -> Any:
         for first in range(low, high, CHUNK):
             count = min(CHUNK, high - first)
             for t in range(count):
-                block, offset = divmod(first + t, shape.block_size)
-                place = (table[block] * shape.block_size + offset) * shape.width
-                unpack(data, place, shape, room.latents, t * shape.width)
+                place = row_of(table, first + t, shape) * shape.width
+                unpack(data, place, shape, room.latents, t * VALUES)
             score_chunk(room.queries, room.latents, count, shape, room.scores)
             soften_chunk(room.scores, count, shape, tops, sums, room.factors)
-            state = first + count, 0, min(high, first + count + CHUNK)
+            state = first + count, -1, 0, min(high, first + count + CHUNK)
             weigh(room, count, data, table, state, shape, out)
 
     return item

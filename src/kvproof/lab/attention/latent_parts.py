@@ -64,26 +64,34 @@ def soften_chunk(scores, count, shape, tops, sums, factors):
         tile_store(factors, h, 0, HEADS, factor)
 
 
+@kernel
+def row_of(table, latent, shape):
+    """Where a latent lies, in latents."""
+    block, offset = divmod(latent, shape.block_size)
+    return table[block] * shape.block_size + offset
+
+
 @lru_cache(maxsize=8)
 def asked(kind: int) -> Any:
     """ask(data, table, state, each, shape): ask for `each` lines more of the next latents.
 
-    `state` (latent, done, end): the latent that is asked for, how much of it was, where it ends;
-    returns the next state.
+    `state` (latent, its row or -1 if not looked up, done, end): the latent that is asked for, how
+    much of it was, where they end; returns the next state.
     """
     pack, line = pack_of(kind), LINE // STORED_BYTES[kind]
 
     @kernel
     def ask(data, table, state, each, shape):
-        (latent, done, end), row, size = state, shape.width // pack, shape.block_size
+        (latent, row, done, end), width = state, shape.width // pack
         for _ in range(each):
             if latent < end:
-                place = (table[latent // size] * size + latent % size) * row
-                prefetch(data, place + done, 0, 1, 1)
+                if row < 0:
+                    row = row_of(table, latent, shape)
+                prefetch(data, row * width + done, 0, 1, 1)
                 done += line
-                if done >= row:
-                    latent, done = latent + 1, 0
-        return latent, done, end
+                if done >= width:
+                    latent, row, done = latent + 1, -1, 0
+        return latent, row, done, end
 
     return ask
 

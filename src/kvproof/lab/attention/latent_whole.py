@@ -265,7 +265,7 @@ def weigh_kernel(kind: int) -> Any:
     @kernel
     def weigh(room, count, data, table, state, shape, out):
         heads, group = shape.heads, shape.width // shape.groups
-        each = each_turn(state[2] - state[0], heads * shape.v_dim // (ROWS * VALUES), shape)
+        each = each_turn(state[3] - state[0], heads * shape.v_dim // (ROWS * VALUES), shape)
         for j in range(0, shape.v_dim, VALUES):
             g = j // group
             for h in range(0, heads, ROWS):
@@ -300,7 +300,7 @@ def item_kernel(kind: int) -> Any:
             score(room, count, shape)
             soften_chunk(room.scores, count, shape, tops, sums, room.factors)
             fold(room, count, shape)
-            state = first + count, 0, min(high, first + count + CHUNK)
+            state = first + count, -1, 0, min(high, first + count + CHUNK)
             weigh(room, count, data, table, state, shape, out)
 
     return item
