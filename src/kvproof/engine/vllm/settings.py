@@ -18,6 +18,7 @@ from kvproof.engine.vllm.draft import Draft, read_draft
 from kvproof.engine.vllm.dtypes import check_drafted, run_type
 from kvproof.engine.vllm.engines import rules_of
 from kvproof.engine.vllm.fallback import check_fallback
+from kvproof.engine.vllm.first_engine import first_batch
 from kvproof.engine.vllm.flags import asked_backend, read_flags
 from kvproof.engine.vllm.lengths import derived_length
 from kvproof.engine.vllm.mtp import check_modules
@@ -40,7 +41,7 @@ from kvproof.engine.vllm.refusals import (
     check_windows,
 )
 from kvproof.engine.vllm.towers import text_only
-from kvproof.engine.vllm.versions import Rules
+from kvproof.engine.vllm.versions import Rules, parse_version
 from kvproof.errors import UsageError
 from kvproof.kinds import (
     ChunkedSlot,
@@ -255,11 +256,14 @@ def _batch(
     if flags.get("performance_mode") == "throughput":
         tokens, seqs = tokens * 2, seqs * 2
     count = asked_seqs or seqs
-    if asked_tokens is None:
-        if not _chunked(flags, rules, length):
+    if asked_tokens is None and not rules.v1:
+        release = parse_version(deployment.engine.version)
+        tokens = first_batch(model, flags, release, platform, length)
+    elif asked_tokens is None:
+        if flags.get("enable_chunked_prefill") is False:
             tokens = max(length, tokens)
         tokens = max(tokens, _whole_item(model, flags, rules))
-        tokens = min(tokens, count * length) if rules.v1 else tokens
+        tokens = min(tokens, count * length)
     batched = asked_tokens or tokens
     seqs = asked_seqs or min(seqs, batched)
     if _latents_on_cpu(model, platform):
@@ -291,13 +295,6 @@ def reads_pictures(model: Model, flags: Mapping[str, Any]) -> bool:
     if kind.startswith("gemma4"):
         return model.text_config.get("use_bidirectional_attention") == "vision"
     return bool(model.config.get("is_mm_prefix_lm", kind in _BOTH_WAYS))
-
-
-def _chunked(flags: Mapping[str, Any], rules: Rules, length: int) -> bool:
-    asked: bool | None = flags.get("enable_chunked_prefill")
-    if asked is not None:
-        return asked
-    return rules.v1 or length > 32768
 
 
 def _batch_defaults(
