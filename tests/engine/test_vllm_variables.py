@@ -33,3 +33,10 @@ def test_a_backend_is_named_as_the_release_reads_it(
     assert planned.attention_backend == ("FLASHINFER" if read else "FLASH_ATTN")
     said = kvproof.plan(model, deployment, contexts=[4096]).warnings
     assert any("reads no VLLM_ATTENTION_BACKEND" in note for note in said) is not read
+
+
+def test_limits_written_as_pairs_are_numbers() -> None:
+    """`image=0` of early releases is `{"image": 0}` to the later ones, which take no "0"."""
+    read = read_command("vllm serve org/name --limit-mm-per-prompt image=0,video=2").deployment
+    assert read.flags["limit_mm_per_prompt"] == {"image": 0, "video": 2}
+    assert '{"image":0,"video":2}' in render_command("org/name", read)

@@ -265,8 +265,14 @@ def _json(value: Any) -> Any:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         return msgspec.json.decode(value)
     if isinstance(value, str) and not value.lstrip().startswith("["):
-        return dict(part.split("=", 1) for part in value.split(",") if "=" in part)
+        pairs = (part.split("=", 1) for part in value.split(",") if "=" in part)
+        return {key.strip(): _integer_or_text(told) for key, told in pairs}
     raise ValueError(value)
+
+
+def _integer_or_text(value: str) -> int | str:
+    """A value behind `key=`: `image=2` of the releases before JSON means the number."""
+    return int(value) if re.fullmatch(r"\s*\d{1,9}\s*", value) else value
 
 
 def _words(value: Any) -> tuple[str, ...]:
