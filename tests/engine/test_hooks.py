@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import kvproof
 from kvproof.engine.base import engine_module, parse_engine
 
@@ -33,3 +35,26 @@ def test_planning_timing_and_surfaces_ask_no_engines_name() -> None:
     for room in ("planning", "timing", "surfaces"):
         for path in (ROOM.parent / room).rglob("*.py"):
             assert not named.search(path.read_text()), path.name
+
+
+@pytest.mark.parametrize(
+    ("known", "beyond"),
+    [
+        ("sglang@0.5.23", "sglang@0.5.24"),
+        ("tensorrt_llm@1.3.0rc5", "tensorrt_llm@1.4"),
+        ("llamacpp@b11549", "llamacpp@b11550"),
+        ("ollama@0.32.15", "ollama@0.33.0"),
+    ],
+)
+def test_a_release_beyond_those_read_is_said(known: str, beyond: str) -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    for engine, newer in ((known, False), (beyond, True)):
+        deployment = kvproof.Deployment(engine, gpu="H100-80GB")
+        said = kvproof.plan(model, deployment, contexts=[4096]).warnings
+        assert any(note.startswith(f"{engine} is newer than") for note in said) is newer
+
+
+def test_a_later_release_of_vllm_is_said() -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    with pytest.warns(UserWarning, match="is newer than the newest rules known"):
+        kvproof.plan(model, kvproof.Deployment("vllm@0.99", gpu="H100-80GB"), contexts=[4096])

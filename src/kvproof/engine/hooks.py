@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from kvproof.engine.base import Budget, Capacity, Deployment, Offload, engine_module, own_rule
+from kvproof.engine.release import release_number
 from kvproof.kinds import element_type
 from kvproof.model.overrides import trained_length
 from kvproof.model.types import Model
@@ -33,6 +34,9 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     its memory, and budgets name every device."""
     reliefs: tuple[tuple[str, str], ...] = ()
     """Terms of the budget that flags make smaller, each with the words that name the flag."""
+    newest: str | None = None
+    """The newest release whose rules were read, as far as it is written (1.3: all of 1.3); later
+    ones are planned by it. None where the engine says so by itself, or has no releases."""
 
 
 class Copies(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,10 +103,19 @@ def offload(model: Model, deployment: Deployment) -> Offload | None:
 def warnings_of(model: Model, deployment: Deployment) -> tuple[str, ...]:
     """What the engine does to the model that a reader should know."""
     own = own_rule(deployment, "warnings_for")
-    said = () if own is None else tuple(own(model, deployment))
+    said = (*_beyond_known(deployment), *(() if own is None else own(model, deployment)))
     if element_type(model.dtype).name != "f32" or traits(deployment.engine.name).says_types:
         return said
     return (*said, "the config asks for 32-bit weights; engines usually cast them to 16 bits")
+
+
+def _beyond_known(deployment: Deployment) -> tuple[str, ...]:
+    """A word on a release later than those whose rules were read."""
+    named = traits(deployment.engine.name).newest
+    known, asked = release_number(named), release_number(deployment.engine.version)
+    if known is None or asked is None or asked[: len(known)] <= known:
+        return ()
+    return (f"{deployment.engine} is newer than the newest rules known ({named}); using those",)
 
 
 def refusals(model: Model, deployment: Deployment) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from kvproof.engine.llamacpp.flags import flags_of, stretched
 from kvproof.kinds import Types, element_type
 from kvproof.model.types import Model
 
-TRAITS = Traits(static_caches=True, unlike_ranks="devices")
+TRAITS = Traits(static_caches=True, unlike_ranks="devices", newest="b11549")
 
 
 def check_flags(deployment: Deployment) -> None:

@@ -7,13 +7,17 @@ flash_attention, context_length).
 
 from __future__ import annotations
 
+import msgspec
+
 from kvproof.engine import llamacpp
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Offload
 from kvproof.engine.ollama.flags import as_llamacpp, build_name, runner_model
+from kvproof.engine.ollama.releases import NEWEST
+from kvproof.engine.release import shown
 from kvproof.kinds import Types
 from kvproof.model.types import Model
 
-TRAITS = llamacpp.TRAITS
+TRAITS = msgspec.structs.replace(llamacpp.TRAITS, newest=shown(NEWEST))
 
 
 def check_flags(deployment: Deployment) -> None:

@@ -40,7 +40,7 @@ _BUILDS: tuple[tuple[Release, int], ...] = (
     ((0, 32, 2), 10069), ((0, 32, 3), 10091), ((0, 32, 6), 10242), ((0, 32, 8), 10353),
     ((0, 32, 10), 10380), ((0, 32, 14), 10434), ((0, 32, 15), 10488),
 )  # fmt: skip
-_NEWEST: Release = (0, 32, 15)
+NEWEST: Release = (0, 32, 15)
 
 # Architectures that run on Ollama's own engine from a release on, until 0.30.
 _OWN_ENGINE: dict[Release, str] = {
@@ -98,7 +98,7 @@ def architecture(model: Model) -> str:
 
 def build_name(release: Release) -> str | None:
     """The llama.cpp build whose code a release has; None is the newest."""
-    return None if release > _NEWEST else f"b{_last(_BUILDS, release)}"
+    return None if release > NEWEST else f"b{_last(_BUILDS, release)}"
 
 
 def own_engine(release: Release, name: str) -> bool:

@@ -23,6 +23,7 @@ from kvproof.engine.sglang.pools import Pools, make_pools, typed_states
 from kvproof.engine.sglang.share import static_share
 from kvproof.engine.sglang.stage import deciding
 from kvproof.engine.sglang.states import slots_a_request, state_pool
+from kvproof.engine.sglang.versions import releases
 from kvproof.errors import UsageError
 from kvproof.model.overrides import overridden
 from kvproof.model.types import Model
@@ -44,6 +45,7 @@ _SOURCE = "SGLang 0.5.23, model_executor/pool_configurator.py"
 _COMPRESSED_RUNNING = 256
 TRAITS = Traits(
     unlike_ranks="tokens",
+    newest=releases()[-1],
     reliefs=(("kept free for activations and graphs", "a higher --mem-fraction-static (of {})"),),
 )
 

@@ -22,7 +22,14 @@ from kvproof.engine.heads import check_heads
 from kvproof.engine.hooks import Copies, Traits
 from kvproof.engine.rank_weights import rank_weight_bytes
 from kvproof.engine.stages import own_stages, scarcest, stage_layers
-from kvproof.engine.tensorrt_llm.flags import Flags, canonical_flag, flag_names, is_read, read_flags
+from kvproof.engine.tensorrt_llm.flags import (
+    Flags,
+    canonical_flag,
+    flag_names,
+    is_read,
+    read_flags,
+    releases,
+)
 from kvproof.engine.tensorrt_llm.pools import (
     Pool,
     kv_type,
@@ -46,6 +53,7 @@ __all__ = (
 _SOURCE = "TensorRT-LLM, cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp"
 TRAITS = Traits(
     unlike_ranks="tokens",
+    newest=releases()[-1],
     reliefs=(
         ("buffers of the batch", "a smaller --max_batch_size (of {})"),
         ("activations", "a smaller --max_num_tokens (of {})"),
