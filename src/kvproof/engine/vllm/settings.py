@@ -312,7 +312,10 @@ def _batch_defaults(
     large, small = rules.seqs_v1
     if rules.large_gpu_batch and memory >= 160 * GIB:
         return 16384, 1024
-    if memory >= 70 * GIB and not (rules.a100_small and "a100" in name):
+    big = memory >= 70 * GIB and not (rules.a100_small and "a100" in name)
+    if rules.large_by_name:
+        big = "h100" in name or "h200" in name
+    if big:
         return (16384 if offline else 8192), large
     return (8192 if offline else 2048), small
 

@@ -78,6 +78,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs of 160 GiB and more batch 16,384 tokens by default."""
     seqs_v1: tuple[int, int] = (1024, 256)
     """Default max_num_seqs on large and other GPUs."""
+    large_by_name: bool = False
+    """A GPU is large as an H100 or H200 by its name, and not by its memory."""
     concurrency: Literal["bytes", "blocks"] = "blocks"
     """A request's blocks: its bytes over the first group's page, or the sum over groups."""
     graphs_charged: bool = True
@@ -165,8 +167,23 @@ CHANGES: tuple[Change, ...] = (
         "v1/worker/gpu_worker.py: total - free - torch's own (0.8.5, 0.9.0)",
     ),
     Change(
+        (0, 8, 0),
+        {"seqs_v1": (1024, 1024), "large_by_name": True},
+        "engine/arg_utils.py, _set_default_args_v1 (0.8.0 to 0.8.3)",
+    ),
+    Change(
+        (0, 8, 4),
+        {"seqs_v1": (1024, 256)},
+        "engine/arg_utils.py, _set_default_args_v1 (0.8.4)",
+    ),
+    Change(
+        (0, 8, 5),
+        {"large_by_name": False},
+        "engine/arg_utils.py, _set_default_args_v1: 70 GiB and more (0.8.5)",
+    ),
+    Change(
         (0, 9, 0),
-        {"seqs_v1": (1024, 256), "a100_small": True},
+        {"a100_small": True},
         "engine/arg_utils.py, PR 17885 (0.9)",
     ),
     Change(

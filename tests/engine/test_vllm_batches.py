@@ -1,4 +1,4 @@
-"""The batch of V0 starts that give none, by release, model and flags (arg_utils.py, config.py)."""
+"""The batch of starts that give none, by release, model, GPU and flags (arg_utils.py)."""
 
 from __future__ import annotations
 
@@ -53,3 +53,24 @@ def test_pictures_are_never_cut() -> None:
     assert _batch("0.7.3", PICTURES) == WHOLE
     assert _batch("0.7.3", PICTURES, max_model_len=2048) == 5120
     assert _batch("0.6.1", PICTURES, max_model_len=2048) == 4096
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "batch"),
+    [
+        ("0.8.3", "H100-80GB", (8192, 1024)),
+        ("0.8.3", "L40S-48GB", (2048, 1024)),
+        ("0.8.3", "A100-80GB", (2048, 1024)),
+        ("0.8.4", "A100-80GB", (2048, 256)),
+        ("0.8.5", "A100-80GB", (8192, 1024)),
+        ("0.8.5", "L40S-48GB", (2048, 256)),
+        ("0.9.0", "A100-80GB", (2048, 256)),
+        ("0.9.0", "H200-141GB", (8192, 1024)),
+    ],
+)
+def test_v1_tells_large_gpus_by_name_and_then_by_memory(
+    release: str, gpu: str, batch: tuple[int, int]
+) -> None:
+    deployment = kvproof.Deployment(f"vllm@{release}", gpu, use_v1=True)
+    settings = settle(kvproof.load_model(LLAMA, offline=True), deployment)
+    assert (settings.max_num_batched_tokens, settings.max_num_seqs) == batch
