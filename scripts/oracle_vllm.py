@@ -31,7 +31,7 @@ from kvproof.errors import KvproofError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from vllm_answers import COMPARED, capacity_of, figures, worded
-from vllm_cases import configs, in_turn, random_case
+from vllm_cases import complete, configs, in_turn, random_case
 from vllm_corners import CORNERS, corner_cases
 from vllm_planner.pretend import GPUS
 
@@ -239,6 +239,7 @@ def catalogue() -> dict[str, dict[str, Any]]:
         if found is not None and "architectures" in found.config():
             config = dict(found.config())
             config.pop("quantization_config", None)
+            complete(config)
             out[name] = config
     return out
 

@@ -75,10 +75,38 @@ def configs(folder: Path) -> dict[str, dict[str, Any]]:
     for path in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):
         config = json.loads(path.read_text())
         if isinstance(config, dict) and "architectures" in config:
-            kind = config.get("model_type")
-            config["model_type"] = _RETYPED.get(kind, kind)
+            retype(config)
             found[path.stem if path.stem != "config" else path.parent.name] = config
     return found
+
+
+def retype(config: dict[str, Any]) -> None:
+    """Give a config the published model type where it has another."""
+    kind = config.get("model_type")
+    config["model_type"] = _RETYPED.get(kind, kind)
+
+
+_LEFT_OUT: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"n_group": 8, "topk_group": 3},
+    "gpt_oss": {"rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}},
+    "inkling_text": {"gate_activation": "sigmoid", "norm_after_topk": True,
+                     "shared_expert_sink": True},
+    "internlm2": {"rope_theta": 1_000_000},
+    "internlm3": {"rope_theta": 50_000_000},
+    "qwen4_exp_text": {"eos_token_id": 248044},
+}  # fmt: skip
+"""Keys of published configs that the catalogue leaves out, vLLM does not start without, and no
+plan depends on."""
+
+
+def complete(config: dict[str, Any]) -> None:
+    """Give a config of the catalogue its published model type and the keys that it lacks."""
+    retype(config)
+    for part in (config, config.get("text_config")):
+        lacking = _LEFT_OUT.get(part.get("model_type", ""), {}) if isinstance(part, dict) else {}
+        for key, value in lacking.items():
+            had = part.get(key)
+            part[key] = {**value, **had} if isinstance(had, dict) else part.get(key, value)
 
 
 def in_turn(rng: random.Random, known: dict[str, dict[str, Any]], count: int) -> list[str]:

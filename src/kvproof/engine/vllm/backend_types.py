@@ -106,6 +106,15 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         return self.name in ("FLASHINFER", "MINIMAX_M3_SPARSE")
 
     @property
+    def split(self) -> str:
+        """What keeps its layers apart from others of the same shape: larger blocks are split into
+        kernel blocks of this size, which vLLM's spec of the layer says.
+
+        Source: vLLM 0.32, v1/worker/utils.py (customize_attention_spec).
+        """
+        return "" if self.multiple else f" in {max(self.sizes)}"
+
+    @property
     def smallest(self) -> int:
         """Its smallest kernel block."""
         return min(self.sizes)

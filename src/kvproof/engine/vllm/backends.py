@@ -46,6 +46,7 @@ _DIFFKV = {
 }  # fmt: skip
 """Cache types of the backends whose values have a width of their own (models/mimo_v2.py): the
 model's class picks them, so that only what their own classes refuse is not taken."""
+_PAIRS = ("TRITON_FLASH_ATTN", "TRITON_FLASHINFER")
 _OTHER_NAMES = (
     "B12X", "HPC_ATTN", "CUTLASS_MSA", "TRITON_MSA", "MINIMAX_M3_SPARSE", "TURBOQUANT",
     "ULTRAQUANT", "FLASHMLA_SPARSE_DSV4", "FLASHINFER_MLA_SPARSE_DSV4", "FLASHMLA_SPARSE_DSV41",
@@ -172,6 +173,20 @@ def check_triton(backend: Backend, attention: Attention) -> None:
         raise UsageError(
             f"vLLM's {backend.name} keeps no {attention.kv_dtype} cache below capability 8.9",
             hint="set kv_cache_dtype=bfloat16",
+        )
+
+
+def check_pair(backend: Backend, kv_dtype: str) -> None:
+    """Raise UsageError for a pair of backends of which one packs the cache's type alone.
+
+    Source: vLLM 0.32, v1/attention/backends/composite.py (customize_spec).
+    """
+    packing = kv_dtype.endswith("_per_token_head") or kv_dtype.startswith("nvfp4")
+    if packing and backend.name in _PAIRS:
+        raise UsageError(
+            f"vLLM's {backend.name}, which the first layer takes, can't measure a cache in "
+            f"{kv_dtype}",
+            hint="leave kv_cache_dtype_skip_layers out",
         )
 
 

@@ -17,6 +17,7 @@ from kvproof.engine.vllm.backends import (
     INDEXER,
     M3_SPARSE,
     block_by_name,
+    check_pair,
     check_shared_out,
     check_triton,
     check_two_widths,
@@ -27,7 +28,7 @@ from kvproof.engine.vllm.compressed import compressed_block, is_v4
 from kvproof.engine.vllm.flags import asked_backend
 from kvproof.engine.vllm.layers import Blocks, Picked, draft_kv_dtype, heads_on, picked_by
 from kvproof.engine.vllm.pooled import pooled_backends
-from kvproof.engine.vllm.rows import check_picked, element_bytes, is_m3, pair_row
+from kvproof.engine.vllm.rows import check_picked, element_bytes, is_m3, is_whole, pair_row
 from kvproof.engine.vllm.settings import (
     SKIPPED,
     Settings,
@@ -37,7 +38,6 @@ from kvproof.engine.vllm.settings import (
     is_sparse,
     keeps_latent,
     reads_pictures,
-    skips,
 )
 from kvproof.engine.vllm.states import block_alone, state_bytes, state_sets
 from kvproof.errors import UsageError
@@ -77,6 +77,7 @@ def _in_two_types(model: Model, settings: Settings, blocks: Blocks) -> Blocks:
     if slot is None or is_v4(model):
         return blocks
     first = _first_backend(model, settings, blocks.backend, slot)
+    check_pair(first, settings.kv_dtype)
     whole = msgspec.structs.replace(settings, kv_dtype="auto")
     row, wide = (_widest_row(model, each, first) for each in (settings, whole))
     if wide <= row:
@@ -106,7 +107,7 @@ def _first_backend(
     """
     if settings.platform == "cuda" and attention_of(model, settings).sparse:
         return next(iter(pooled_backends(model, settings)), INDEXER)
-    key = picked_by(slot, skipped=skips(settings, slot.layer, slot))
+    key = picked_by(slot, skipped=is_whole(model, settings, slot.layer, slot))
     return _other_backends(model, settings).get(key, backend)
 
 
@@ -177,7 +178,7 @@ def _other_backends(model: Model, settings: Settings) -> dict[Picked, Backend]:
     if first is None or not settings.rules.null_reserved or is_v4(model):
         return {}
     slots = [s for s in model.slots if isinstance(s, FullSlot | LatentSlot)]
-    found = {picked_by(s, skipped=skips(settings, s.layer, s)): s for s in slots}
+    found = {picked_by(s, skipped=is_whole(model, settings, s.layer, s)): s for s in slots}
     found.pop(picked_by(first, skipped=False), None)
     attention, out = attention_of(model, settings), {}
     for key, slot in sorted(found.items(), key=lambda item: item[0]):
@@ -321,6 +322,7 @@ def _draft_backend(model: Model, settings: Settings) -> Backend | None:
     draft, own = settings.draft.model or model, settings.draft
     chosen = settings.rules.null_reserved and settings.platform == "cuda"
     asked = own.model is not None or own.kv_dtype is not None or own.backend is not None
+    asked = asked or (bool(own.method) and draft_kv_dtype(model, settings) != settings.kv_dtype)
     if not (asked and chosen) or _widest(draft) is None or is_v4(model):
         return None
     target = attention_of(model, settings)

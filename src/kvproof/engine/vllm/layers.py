@@ -15,13 +15,19 @@ from kvproof.engine.vllm.backends import M3_SPARSE
 from kvproof.engine.vllm.compressed import check_rows, compressed_specs, is_v4
 from kvproof.engine.vllm.convolved import convolution_spec
 from kvproof.engine.vllm.pooled import is_pooled, pooled_specs
-from kvproof.engine.vllm.rows import indexer_row, is_m3, latent_row, pair_row
+from kvproof.engine.vllm.rows import (
+    indexer_row,
+    is_whole,
+    latent_row,
+    pair_row,
+    picks_blocks,
+    stored_as,
+)
 from kvproof.engine.vllm.settings import (
     Settings,
     has_states,
     is_inkling,
     keeps_latent,
-    skips,
 )
 from kvproof.engine.vllm.specs import Spec
 from kvproof.engine.vllm.states import (
@@ -52,7 +58,8 @@ _WINDOWLESS = ("Qwen2MoeForCausalLM", "ZayaForCausalLM")
 """Classes that keep every layer at full length (models/qwen2_moe.py; the Transformers backend)."""
 _AUTO = "auto"
 _NUMBERED_ANEW = ("Exaone4_5", "ExaoneMoE", "ExaoneMoe")
-"""Classes whose modules are numbered from 0, so that they attend as the first layers do."""
+"""Classes whose modules are numbered from 0, so that they attend as the first layers do, and are
+made without the cache's settings (models/exaone4_5_mtp.py, exaone_moe_mtp.py)."""
 _SLIDING_MODULES = ("MiMoV2",)
 """Classes whose modules slide (models/mimo_v2_mtp.py, 0.32)."""
 
@@ -143,7 +150,7 @@ def _layer(
     for slot in sorted(slots, key=lambda s: not isinstance(s, IndexerSlot)):
         if isinstance(slot, ConvSlot | RecurrentSlot | SharedSlot):
             continue
-        skipped = skips(settings, index - before, slot)
+        skipped = is_whole(model, settings, index - before, slot)
         own = msgspec.structs.replace(settings, kv_dtype=_AUTO) if skipped else settings
         backend = blocks.backend_of(slot, skipped=skipped)
         for name, spec in _attention(
@@ -184,10 +191,10 @@ def heads_on(heads: int, ranks: int) -> int:
 def _pair(model: Model, settings: Settings, blocks: Blocks, slot: FullSlot) -> Spec:
     every = model.model_type.startswith("zamba2")  # models/zamba2.py: as many as query heads
     heads = heads_on(model.attention_heads if every else slot.kv_heads, settings.ranks)
-    backend = M3_SPARSE if _picked(model, slot) else blocks.backend
+    backend = M3_SPARSE if picks_blocks(model, slot) else blocks.backend
     packed = backend.packs(settings.kv_dtype)
     row = pair_row(heads, slot.k_dim, slot.v_dim, settings, packed=packed)
-    note = f"{heads}x{slot.k_dim}+{slot.v_dim}"
+    note = f"{heads}x{slot.k_dim}+{slot.v_dim} {stored_as(settings)}{backend.split}"
     base = Spec(kind="full", block_size=blocks.size, row_bytes=row, note=note)
     if isinstance(slot, ChunkedSlot):
         return msgspec.structs.replace(base, kind="chunked", chunk=slot.chunk)
@@ -221,13 +228,6 @@ def _no_window(model: Model, settings: Settings, slot: SlidingSlot) -> bool:
     if settings.flags.get("disable_sliding_window"):
         return bool(slot.window == model.text_config.get("sliding_window"))
     return model.architecture in _WINDOWLESS and _whole_window(model) is None
-
-
-def _picked(model: Model, slot: FullSlot) -> bool:
-    """Whether an indexer picks the blocks of keys and values that the layer reads."""
-    return is_m3(model) and any(
-        isinstance(other, IndexerSlot) and other.layer == slot.layer for other in model.slots
-    )
 
 
 def _retained(settings: Settings) -> int:
@@ -275,9 +275,9 @@ def _draft_layers(model: Model, settings: Settings, blocks: Blocks) -> list[Laye
     draft, drafted = drafted_slots(model, settings)
     if is_v4(model) and settings.draft.kv_dtype is not None:
         check_rows(msgspec.structs.replace(settings, kv_dtype=settings.draft.kv_dtype))
-    own = settings.draft.kv_dtype is not None or blocks.draft_backend is not None
-    if draft is not model or own:
+    if settings.draft.method:
         settings = msgspec.structs.replace(settings, kv_dtype=draft_kv_dtype(model, settings))
+    if draft is not model or blocks.draft_backend is not None:
         backend = blocks.draft_backend or blocks.backend
         blocks = msgspec.structs.replace(blocks, backend=backend, others={})
     before = model.layers if settings.draft.method == "draft_model" else 0  # its own numbers
@@ -293,6 +293,8 @@ def draft_kv_dtype(model: Model, settings: Settings) -> str:
 
     Source: vLLM 0.32, model_executor/models/config.py.
     """
+    if settings.draft.model is None and model.architecture.startswith(_NUMBERED_ANEW):
+        return _AUTO
     if settings.draft.kv_dtype is not None:
         return settings.draft.kv_dtype
     if settings.draft.model is None:

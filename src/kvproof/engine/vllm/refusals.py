@@ -77,18 +77,22 @@ def check_keys(model: Model, rules: Rules) -> None:
         )
 
 
-def check_indexed_heads(model: Model, rules: Rules) -> None:
-    """Raise UsageError for MiniMax-M3 with another count of indexer heads than of KV heads.
+def check_head_counts(model: Model, rules: Rules) -> None:
+    """Raise UsageError for counts of heads that a class takes in one proportion only.
 
-    Source: vLLM 0.32, layers/linear.py (MinimaxM3QKVParallelLinearWithIndexer).
+    Source: vLLM 0.32, layers/linear.py (MinimaxM3QKVParallelLinearWithIndexer); transformers'
+    strict config of glm5_next, whose latents have no KV heads of their own.
     """
-    if rules.version < _READ or "MiniMaxM3" not in model.architecture:
+    if rules.version < _READ:
         return
-    index, own = model.number("index_n_heads"), model.number("num_key_value_heads")
-    if index != own and any(isinstance(slot, IndexerSlot) for slot in model.slots):
+    own, name = model.number("num_key_value_heads"), "attention"
+    needed = model.attention_heads if "Glm5Next" in model.architecture else own
+    if "MiniMaxM3" in model.architecture:
+        needed, name = model.number("index_n_heads"), "indexer"
+    if needed != own:
         raise UsageError(
-            f"vLLM's MiniMax-M3 needs as many indexer heads as KV heads, {model.name} has {index} "
-            f"and {own}",
+            f"vLLM needs as many KV heads of {model.name} as {name} heads, which are {needed}, "
+            f"not {own}",
             hint="correct num_key_value_heads",
         )
 

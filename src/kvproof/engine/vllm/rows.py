@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from kvproof.engine.vllm.backend_types import READ, Backend
 from kvproof.engine.vllm.backends import stored_latent_dtype
-from kvproof.engine.vllm.settings import Settings
+from kvproof.engine.vllm.settings import Settings, skips
 from kvproof.errors import UsageError
-from kvproof.kinds import IndexerSlot, LatentSlot
+from kvproof.kinds import IndexerSlot, LatentSlot, Slot
 from kvproof.model.types import Model
 
 DS_MLA_FP8 = 656
@@ -21,6 +21,7 @@ _INDEX_GROUP = 128
 _NVFP4 = ("nvfp4", "nvfp4_4over6")
 _MSA_BLOCKS = (4, 8, 16, 32)
 """Counts of picked blocks that Blackwell's kernel of MiniMax-M3 takes."""
+_SHORT = {"float16": "f16", "bfloat16": "bf16"}
 _WIDTHS = {"f32": 4, "bf16": 2, "f16": 2}
 
 
@@ -30,6 +31,20 @@ def element_bytes(settings: Settings) -> int:
     if dtype == "auto":
         return _WIDTHS.get(settings.dtype, 2)
     return 2 if dtype in ("float16", "bfloat16") else 1
+
+
+def stored_as(settings: Settings) -> str:
+    """What a stored element is to vLLM's specs, which keep apart layers of two of them.
+
+    Source: vLLM 0.32, v1/kv_cache_interface.py (dtype, get_kv_quant_mode).
+    """
+    asked = settings.kv_dtype
+    if asked == "auto":
+        return settings.dtype
+    if asked in _NVFP4:
+        return _NVFP4[0]
+    whole = asked.startswith("fp8") and not asked.endswith("_per_token_head")
+    return "fp8" if whole else _SHORT.get(asked, asked)
 
 
 def side_bytes(width: int, settings: Settings, *, packed: bool = True) -> int:
@@ -63,6 +78,21 @@ def latent_row(slot: LatentSlot, settings: Settings, backend: Backend) -> int:
     if stored == "nvfp4_ds_mla":
         return DS_MLA_NVFP4
     return (slot.latent_dim + slot.rope_dim) * element_bytes(settings)
+
+
+def picks_blocks(model: Model, slot: Slot) -> bool:
+    """Whether an indexer picks the blocks of keys and values that the layer reads."""
+    return is_m3(model) and any(
+        isinstance(other, IndexerSlot) and other.layer == slot.layer for other in model.slots
+    )
+
+
+def is_whole(model: Model, settings: Settings, number: int, slot: Slot) -> bool:
+    """Whether the layer keeps the model's own type; one whose blocks are picked heeds no such list.
+
+    Source: vLLM 0.32, models/minimax_m3 (its sparse layers are no Attention).
+    """
+    return skips(settings, number, slot) and not picks_blocks(model, slot)
 
 
 def is_m3(model: Model) -> bool:

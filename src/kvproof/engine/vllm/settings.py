@@ -30,7 +30,7 @@ from kvproof.engine.vllm.refusals import (
     check_aligned,
     check_cpu,
     check_draft,
-    check_indexed_heads,
+    check_head_counts,
     check_keys,
     check_latent,
     check_mixed_windows,
@@ -167,7 +167,7 @@ def _check_model(model: Model, rules: Rules, platform: str, stages: int) -> None
     """Refuse what the release does not run, or not there."""
     check_architecture(model, rules)
     check_keys(model, rules)
-    check_indexed_heads(model, rules)
+    check_head_counts(model, rules)
     check_mixed_windows(model)
     check_fallback(model, rules, stages)
     if platform == "cpu" and rules.null_reserved:
