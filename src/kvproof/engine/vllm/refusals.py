@@ -153,7 +153,8 @@ def check_cpu(model: Model) -> None:
     which the states of a hybrid need for the block they are given.
     """
     kinds = {type(slot) for slot in model.slots}
-    if model.experts and model.model_type.startswith("nemotron_h"):  # fused_moe/config.py
+    routed = any(group.role == "expert" for group in model.tensors)  # configs count absent ones
+    if routed and model.model_type.startswith("nemotron_h"):  # fused_moe/config.py
         raise UsageError("vLLM has no experts without a gate on a CPU", hint="name a GPU")
     if LatentSlot not in kinds:
         return
