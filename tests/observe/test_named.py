@@ -53,3 +53,17 @@ def test_a_served_folder_is_found_by_its_name() -> None:
     assert report.model == "Qwen/Qwen3-14B"
     assert any("taken for Qwen/Qwen3-14B" in line for line in report.warnings)
     assert next(row for row in report.rows if row.name == "kv_cache_tokens").ok
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("Qwen/Qwen3-8B", True),
+        ("Qwen/Qwen3-14B-FP8", True),
+        ("Qwen/Qwen3-14B", False),
+        (None, False),
+    ],
+)
+def test_another_model_than_the_logs_is_said(given: str | None, said: bool) -> None:
+    report = kvproof.check(vllm_log(), given, "H100-80GB")
+    assert any("the log names Qwen/Qwen3-14B;" in line for line in report.warnings) is said

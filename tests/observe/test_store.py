@@ -177,6 +177,22 @@ def test_export_and_import(tmp_path: Path) -> None:
     assert store.recall(path=there)[0].gap == store.recall(path=here)[0].gap
 
 
+@pytest.mark.parametrize("field", ["printed", "weights"])
+def test_a_line_of_more_than_the_gpu_holds_is_refused(field: str, tmp_path: Path) -> None:
+    """Each kept start moves later plans by its gap."""
+    (exported,) = store.export_lines(_with(tmp_path, start("a", -1.0)))
+    kept = json.loads(exported)
+    line = json.dumps({**kept, "gpu": "H100-80GB", field: 10**17})
+    with pytest.raises(InputError, match="not on one H100-80GB"):
+        store.import_lines([line], tmp_path / "b.sqlite")
+
+
+def _with(folder: Path, one: Start) -> Path:
+    place = folder / "a.sqlite"
+    store.remember([one], place)
+    return place
+
+
 @pytest.mark.parametrize("line", ["{", "[]", '{"engine": 1}', '{"a": "b"}', "nonsense"])
 def test_a_bad_line_is_named(line: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 1"):

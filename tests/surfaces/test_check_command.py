@@ -64,6 +64,12 @@ def test_status_two_when_nothing_can_be_compared() -> None:
     assert "give --model\n" in known
 
 
+@pytest.mark.parametrize("words", [("x.log", "--export"), ("--learn", "--import", "x.jsonl")])
+def test_a_log_beside_the_store_alone_is_refused(words: tuple[str, ...]) -> None:
+    status, _ = run(*words)
+    assert status == 2
+
+
 def test_learn_export_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("-", "--gpu", "H100-80GB", "--learn", "--offline")
     _, out = run("--export")

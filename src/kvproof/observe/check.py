@@ -195,7 +195,10 @@ def _model(
             return None, None
         source = named.source
     try:
-        return load(source, offline=offline), None
+        described = load(source, offline=offline)
+        if given is not None:
+            warnings += _another(log, described)
+        return described, None
     except KvproofError as error:
         if given is not None and not isinstance(given, str | PathLike):
             raise
@@ -203,6 +206,21 @@ def _model(
         lacking = f"; not predicted: {names}" if names else ""
         warnings.append(f"{error.message}: figures are compared with each other only{lacking}")
         return None, error if given is not None else None
+
+
+def _another(log: Log, given: Model) -> list[str]:
+    """A word on a given model of other shapes or types than the one that the log names."""
+    from kvproof.model.load import load
+
+    source = model_of(log.model).source if log.model else None
+    try:
+        named = load(source, offline=True) if source else given
+    except KvproofError:
+        return []
+    alike = (named.slots, named.parameters, named.quantization)
+    if alike == (given.slots, given.parameters, given.quantization):
+        return []
+    return [f"the log names {named.name}; it is held against {given.name}, as given"]
 
 
 def _setup(log: Log, gpu: str | None, model: Model | None, warnings: list[str]) -> Setup | None:

@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.overheads import OUTSIDE, Overheads
-from kvproof.errors import InputError
+from kvproof.errors import InputError, KvproofError
+from kvproof.hardware import accelerator
 from kvproof.observe.place import default_path
 from kvproof.observe.shared import (
     FLOOR,
@@ -350,7 +351,22 @@ def _parsed(lines: Iterable[str]) -> Iterator[Start]:
             raise InputError(f"line {number} is no observed start: {error}") from None
         if not start.engine or not start.gpu or start.printed <= 0:
             raise InputError(f"line {number} is no observed start: it lacks engine, GPU or memory")
+        if (room := _memory_of(start.gpu)) is not None and max(start.printed, start.weights) > room:
+            raise InputError(
+                f"line {number} is no observed start: {start.printed:,} B of cache and "
+                f"{start.weights:,} B of weights are not on one {start.gpu[:40]}",
+                hint="leave the line out",
+            )
         yield start
+
+
+def _memory_of(gpu: str) -> int | None:
+    """The most that one GPU of this name holds; None for one that is not in the table."""
+    try:
+        found = accelerator(gpu)
+    except KvproofError:
+        return None
+    return max(found.memory_bytes, found.nominal_memory_bytes)
 
 
 def _public(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,17 +29,8 @@ def check(ctx: click.Context, /, log: str | None, **values: Any) -> int:
     vllm serve org/name 2>&1 | kvproof check -
     kvproof check server.log --model meta-llama/Llama-3.1-8B --gpu H100-80GB
     """
-    from kvproof.observe import store
-    from kvproof.observe.place import default_path
-
-    if values["export"]:
-        for line in store.export_lines():
-            click.echo(line)
-        return 0
-    if values["source"]:
-        count = store.import_lines(_lines(values["source"]))
-        click.echo(f"{count} start(s) added to {default_path()}", err=True)
-        return 0
+    if values["export"] or values["source"]:
+        return _store(log, values)
     if log is None:
         raise click.UsageError("give a log, or '-' for standard input")
     values["fresh"] |= values["learn"]  # what is learned is the distance to the bare estimate
@@ -61,6 +52,22 @@ def check(ctx: click.Context, /, log: str | None, **values: Any) -> int:
         click.echo(f"kvproof: nothing could be compared; {_lacking(report, values)}", err=True)
         return 2
     return 0 if report.ok and report.fits else 1
+
+
+def _store(log: str | None, values: dict[str, Any]) -> int:
+    """Print the store, or add to it."""
+    from kvproof.observe import store
+    from kvproof.observe.place import default_path
+
+    if log is not None or values["learn"]:
+        raise click.UsageError("--export and --import are about the store alone: leave LOG out")
+    if values["export"]:
+        for line in store.export_lines():
+            click.echo(line)
+        return 0
+    count = store.import_lines(_lines(values["source"]))
+    click.echo(f"{count} start(s) added to {default_path()}", err=True)
+    return 0
 
 
 def _lacking(report: Any, values: dict[str, Any]) -> str:
