@@ -23,6 +23,7 @@ from kvproof.engine.vllm.backends import (
     check_two_widths,
     choose,
     common_block,
+    stored_latent_dtype,
 )
 from kvproof.engine.vllm.compressed import compressed_block, is_v4
 from kvproof.engine.vllm.flags import asked_backend
@@ -358,7 +359,8 @@ def _hybrid(model: Model, settings: Settings, backend: Backend, size: int) -> Bl
     """
     slot, state = _first(model), _state_page(model, settings)
     first = backend if slot is None else _first_backend(model, settings, backend, slot)
-    token, step = _token_bytes(model, settings, first), _alignment(model, settings, first, size)
+    keeps = backend if isinstance(_widest(model), LatentSlot) else first
+    token, step = _token_bytes(model, settings, keeps), _alignment(model, settings, first, size)
     if settings.state_mode == "all":
         step = math.lcm(_mamba_chunk(model, settings), step)
     grown = step * -(-state // (step * token))
@@ -384,10 +386,15 @@ def _alignment(model: Model, settings: Settings, backend: Backend, size: int) ->
 
 
 def _token_bytes(model: Model, settings: Settings, backend: Backend) -> int:
-    """Bytes of one token in one attention layer, a sparse backend's own packing left out."""
+    """Bytes of one token in one attention layer, a sparse backend's own packing left out.
+
+    A backend that packs what nobody asked for makes that the setting (mla_attention.py).
+    """
     slot = _widest(model)
     if isinstance(slot, LatentSlot):
-        return (slot.latent_dim + slot.rope_dim) * element_bytes(settings)
+        stored = stored_latent_dtype(backend, settings.kv_dtype)
+        kept = msgspec.structs.replace(settings, kv_dtype=stored)
+        return (slot.latent_dim + slot.rope_dim) * element_bytes(kept)
     if not isinstance(slot, FullSlot):
         return 1
     heads, packed = heads_on(slot.kv_heads, settings.ranks), backend.packs(settings.kv_dtype)
