@@ -176,6 +176,16 @@ def test_damaged_files_never_surprise(data: st.DataObject, tmp_path: Path) -> No
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("key", ["hyper_connection.count", "attention.compress_ratios"])
+@pytest.mark.parametrize("odd", [-1, 2**31])
+def test_a_graph_is_not_built_of_odd_counts(key: str, odd: int) -> None:
+    """They count nodes of the graph: below none it fell over, of billions it never ended."""
+    pair = next(p for p in PAIRS if p["metadata"]["general.architecture"] == "qwen4exp")
+    model = read_metadata(pair["metadata"] | {f"qwen4exp.{key}": odd}, source=SOURCE)
+    asked = kvproof.Deployment("llamacpp", ctx_size=1000, flash_attn="off")
+    assert kvproof.budget(model, asked).terms
+
+
 def test_every_architecture_is_read_or_refused_by_name() -> None:
     for name in gguf.MODEL_ARCH_NAMES.values():
         if name in refused_architectures():

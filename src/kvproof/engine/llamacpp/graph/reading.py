@@ -41,6 +41,7 @@ from kvproof.model.types import Model
 
 _SECTIONS = 4
 _STREAMS = 4  # of DeepSeek-V4, where its file does not say
+_MOST = 256  # streams, and positions of a pool, that a graph is built of: each is a node
 _ALTUP_WIDTH = 256  # of Gemma 3n's layer inputs, whatever the file says (gemma3n.cpp)
 _QUERY_NORMS = ("qk_layernorm", "use_qk_norm", "qk_ln")
 
@@ -94,7 +95,7 @@ def shape_of(
         layer_count=model.layers,
         stream_rank=fact(model, "hyper_connection.low_rank", "hc_lowrank"),
         stacked=sum(layer.stacks for layer in layers),
-        residuals=fact(model, "hyper_connection.count", "hc_mult", "hc_count") or _STREAMS,
+        residuals=_residuals(model),
         checkpoints=fact(model, "attn_res.block_size", "attn_res_block_size")
         if recipe.checkpoints
         else 0,
@@ -117,10 +118,17 @@ def _read_layers(model: Model, context: Context, recipe: Recipe) -> tuple[Layer,
     return (_wkv_layers if recipe.wkv else _layers)(model, context, recipe)
 
 
+def _residuals(model: Model) -> int:
+    """Streams beside each other."""
+    return fact(model, "hyper_connection.count", "hc_mult", "hc_count") or _STREAMS
+
+
 def _sized(model: Model, recipe: Recipe, layers: tuple[Layer, ...]) -> bool:
     """Whether a token takes experts where layers route, blocks and heads have a size."""
     return (
         (min(model.experts, model.experts_per_token) > 0 or not any(x.routed for x in layers))
+        and (0 < _residuals(model) <= _MOST or not (recipe.streams or recipe.compressed))
+        and all(layer.pooled is None or 0 < layer.pooled.each <= _MOST for layer in layers)
         and all(layer.blockwise is None or layer.blockwise.block > 0 for layer in layers)
         and all(
             layer.mixer is None or layer.mixer.rank > 0 or not recipe.scans_heads
