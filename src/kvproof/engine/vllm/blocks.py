@@ -220,7 +220,7 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         picked=int(model.number("index_topk") or _PICKED),
         query_heads=model.attention_heads // settings.ranks,
         kv_heads=heads_on(kv_heads, settings.ranks),
-        kv_dtype=settings.kv_dtype,
+        kv_dtype=_kept_by_any(model, settings),
         kv_asked=str(settings.flags.get("kv_cache_dtype", "auto")) != "auto",
         dtype=settings.dtype if settings.rules.null_reserved else "bf16",
         sinks=model.model_type.startswith("gpt_oss"),
@@ -235,6 +235,13 @@ def attention_of(model: Model, settings: Settings) -> Attention:
         own=_own_backend(model),
         **widths,
     )
+
+
+def _kept_by_any(model: Model, settings: Settings) -> str:
+    """The cache's type, unless every layer is one of those that keep the model's own."""
+    slots = [s for s in model.slots if isinstance(s, FullSlot | LatentSlot)]
+    whole = bool(slots) and all(is_whole(model, settings, s.layer, s) for s in slots)
+    return "auto" if whole else settings.kv_dtype
 
 
 def _asked_backend(model: Model, settings: Settings) -> str | None:
