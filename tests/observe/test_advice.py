@@ -90,6 +90,28 @@ def test_no_memory_for_the_cache_at_all() -> None:
     assert 0.979 < number(r"--gpu-memory-utilization ([\d.]+)", words) < 0.99
 
 
+def test_the_gpus_memory_is_the_tables_where_no_line_has_it() -> None:
+    text = ARGS + (
+        "INFO Model loading took 64.72 GiB memory and 9.1 seconds\n"
+        "INFO Available KV cache memory: -0.44 GiB\n"
+        "ValueError: No available memory for the cache blocks. Try increasing "
+        "`gpu_memory_utilization` when initializing the engine.\n"
+    )
+    words = " ".join(kvproof.check(text, gpu="H100-80GB").advice)
+    assert 0.96 < number(r"--gpu-memory-utilization ([\d.]+)", words) < 0.98
+    assert "utilization" not in " ".join(kvproof.check(text).advice)
+
+
+def test_an_fp8_cache_is_no_way_out_where_there_is_no_cache() -> None:
+    text = (
+        "INFO Model loading took 64.72 GiB memory and 9.1 seconds\n"
+        "ValueError: No available memory for the cache blocks.\n"
+    )
+    (words,) = kvproof.check(text).advice
+    assert words.startswith("more GPUs")
+    assert "FP8" not in words
+
+
 def test_a_start_that_is_refused() -> None:
     text = ARGS + (
         "ValueError: Free memory on device (60.21/79.18 GiB) on startup is less than desired GPU "
@@ -167,6 +189,7 @@ def test_llama_cpp_gets_a_context_and_a_type_that_fit() -> None:
     assert 6144 * cells / 65536 + 17500 <= 23306 < 6144 * (cells + 512) / 65536 + 17500
     assert report.advice[2].startswith("--cache-type-k/-v q8_0 frees 2.81 GiB")
     assert report.advice[3] == "--n-gpu-layers 48 (it is 49)"
+    assert report.advice[4].startswith("the compute buffer is made after the cache")
 
 
 def test_a_retry_that_succeeds_fits() -> None:

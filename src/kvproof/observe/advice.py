@@ -45,7 +45,7 @@ def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tupl
         return _out_of_memory(log, share) if late else load_advice(log, model, deployment)
     short = shortfall(log, model, deployment)
     share = share_in_force(log, model, deployment)
-    more = _utilization(log, short, share)
+    more = _utilization(log, short, share, _total(log, deployment))
     return (*_length(log, model, deployment), *more, *_memory(log, short))
 
 
@@ -129,8 +129,17 @@ def longest(log: Log, model: Model, deployment: Deployment) -> int | None:
     return low or None
 
 
-def _utilization(log: Log, short: float | None, share: float | None) -> list[str]:
-    total, flag = log.value("total_gpu_memory"), OPTIONS[log.engine].share
+def _total(log: Log, deployment: Deployment | None) -> float | None:
+    """The GPU's memory as printed, else by the table."""
+    card = deployment.accelerator if deployment is not None else None
+    return log.value("total_gpu_memory") or (float(card.memory_bytes) if card else None)
+
+
+def _utilization(
+    log: Log, short: float | None, share: float | None, total: float | None
+) -> list[str]:
+    """The share that holds what is missing."""
+    flag = OPTIONS[log.engine].share
     if short is None or total is None:
         return []
     if share is None:
@@ -147,7 +156,11 @@ def _utilization(log: Log, short: float | None, share: float | None) -> list[str
 
 def _memory(log: Log, short: float | None) -> list[str]:
     if short is None:
-        return ["more GPUs (--tensor-parallel-size), a quantized checkpoint, or an FP8 cache"]
+        held = log.value("kv_cache_tokens")  # an FP8 cache needs a pool to halve
+        fewer = (
+            " or a quantized checkpoint" if not held else " a quantized checkpoint, or an FP8 cache"
+        )
+        return [f"more GPUs (--tensor-parallel-size),{fewer}"]
     lines = []
     peak = log.value("peak_activation")
     batch = log.flags.get("max_num_batched_tokens")

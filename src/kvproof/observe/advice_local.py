@@ -33,7 +33,21 @@ def local_advice(log: Log) -> tuple[str, ...]:
             )
         if log.flags.get("cache_type_k", "f16") == "f16" and cache * _Q8 >= short:
             lines.append(f"{kind} frees {show_bytes(cache * _Q8)} (with flash attention)")
-    return (*lines, *_layers(log, short))
+    return (*lines, *_layers(log, short), *_still_to_come(log))
+
+
+def _still_to_come(log: Log) -> list[str]:
+    """A word on the buffer that is made after a refused cache: no line tells its size yet."""
+    if not _refused_cache(log) or log.value("compute_buffer") is not None:
+        return []
+    return [
+        "the compute buffer is made after the cache and not in these amounts: leave room for it"
+    ]
+
+
+def _refused_cache(log: Log) -> bool:
+    """Whether it is the cache that could not be allocated."""
+    return any("kv cache" in line.lower() for line in log.problems)
 
 
 def _spelled(log: Log) -> tuple[str, str]:
@@ -103,8 +117,7 @@ def _cache(log: Log) -> float | None:
     if total:
         return total
     asked = _last(log, "alloc_failed")
-    named = any("kv cache" in line.lower() for line in log.problems)
-    return asked.value if asked is not None and named else None
+    return asked.value if asked is not None and _refused_cache(log) else None
 
 
 def _layers(log: Log, short: float) -> list[str]:
