@@ -171,7 +171,8 @@ def _opened(path: Path | None, *, write: bool) -> Iterator[sqlite3.Connection | 
         base.commit()
     except sqlite3.Error as error:
         raise InputError(
-            f"the store {place} can't be used: {error}", hint="move it away or set KVPROOF_STORE"
+            f"the store {place} can't be used: {error}",
+            hint="move it away, set KVPROOF_STORE, or add --fresh to do without",
         ) from None
     finally:
         base.close()
