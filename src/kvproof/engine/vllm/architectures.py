@@ -15,7 +15,7 @@ import msgspec
 
 from kvproof.engine.vllm.versions import Rules, Version, parse_version
 from kvproof.errors import UsageError
-from kvproof.kinds import ConvSlot, RecurrentSlot
+from kvproof.kinds import ConvSlot, IndexerSlot, RecurrentSlot
 from kvproof.model.types import Model
 
 _DATA = Path(__file__).with_name("data")
@@ -45,6 +45,12 @@ def check_architecture(model: Model, rules: Rules) -> None:
             f"vLLM runs {model.architecture} up to {last} only",
             hint=f"name that release: vllm@{last}",
         )
+
+
+def is_m3(model: Model) -> bool:
+    """Whether an indexer picks blocks of plain keys and values: MiniMax-M3."""
+    named = "MiniMaxM3" in model.architecture or model.model_type.startswith("minimax_m3")
+    return named and any(isinstance(slot, IndexerSlot) for slot in model.slots)
 
 
 def _comes_later(model: Model, release: str | None) -> str | None:

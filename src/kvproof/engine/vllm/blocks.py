@@ -10,6 +10,7 @@ import math
 
 import msgspec
 
+from kvproof.engine.vllm.architectures import is_m3
 from kvproof.engine.vllm.backend_table import ROWS
 from kvproof.engine.vllm.backend_types import DEFAULT_BLOCK, Attention, Backend
 from kvproof.engine.vllm.backends import (
@@ -29,7 +30,7 @@ from kvproof.engine.vllm.compressed import compressed_block, is_v4
 from kvproof.engine.vllm.flags import asked_backend
 from kvproof.engine.vllm.layers import Blocks, Picked, draft_kv_dtype, heads_on, picked_by
 from kvproof.engine.vllm.pooled import pooled_backends
-from kvproof.engine.vllm.rows import check_picked, element_bytes, is_m3, is_whole, pair_row
+from kvproof.engine.vllm.rows import check_picked, element_bytes, is_whole, pair_row
 from kvproof.engine.vllm.settings import (
     SKIPPED,
     Settings,

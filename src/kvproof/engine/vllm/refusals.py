@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.base import Deployment, prefill_copies
+from kvproof.engine.vllm.architectures import is_m3
 from kvproof.engine.vllm.draft import Draft
 from kvproof.engine.vllm.prefill import check_prefill
 from kvproof.engine.vllm.versions import Rules
@@ -87,7 +88,7 @@ def check_head_counts(model: Model, rules: Rules) -> None:
         return
     own, name = model.number("num_key_value_heads"), "attention"
     needed = model.attention_heads if "Glm5Next" in model.architecture else own
-    if "MiniMaxM3" in model.architecture:
+    if is_m3(model):
         needed, name = model.number("index_n_heads"), "indexer"
     if needed != own:
         raise UsageError(

@@ -6,6 +6,7 @@ backends, and model_executor/layers/attention/mla_attention.py.
 
 from __future__ import annotations
 
+from kvproof.engine.vllm.architectures import is_m3
 from kvproof.engine.vllm.backend_types import READ, Backend
 from kvproof.engine.vllm.backends import stored_latent_dtype
 from kvproof.engine.vllm.settings import Settings, skips
@@ -93,12 +94,6 @@ def is_whole(model: Model, settings: Settings, number: int, slot: Slot) -> bool:
     Source: vLLM 0.32, models/minimax_m3 (its sparse layers are no Attention).
     """
     return skips(settings, number, slot) and not picks_blocks(model, slot)
-
-
-def is_m3(model: Model) -> bool:
-    """Whether an indexer picks blocks of plain keys and values: MiniMax-M3."""
-    named = "MiniMaxM3" in model.architecture or model.model_type.startswith("minimax_m3")
-    return named and any(isinstance(slot, IndexerSlot) for slot in model.slots)
 
 
 def check_picked(model: Model, settings: Settings) -> None:

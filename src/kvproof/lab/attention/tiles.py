@@ -244,17 +244,6 @@ def tile_top(typing_context: Any, tile: Any) -> Any:
     return answer(types.float32, (tile,), emit)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def tile_scale(typing_context: Any, tile: Any, factor: Any, low: Any) -> Any:
-    """tile * factor + low, both in all lanes."""
-
-    def emit(context: Any, b: Any, kinds: Any, values: Any) -> Any:
-        factor, low = e.splat(b, values[1]), e.splat(b, values[2])
-        return e.tile_of(b, [e.fma(b, v, factor, low) for v in e.vectors_of(b, values[0])])
-
-    return answer(tile, (tile, types.float32, types.float32), emit)
-
-
 def _rows_of(rows: int, width: int, element: Any, lanes: int) -> Any:
     """Emits the load of `rows` times `width` vectors of `lanes` elements; see `tile_load`."""
 
@@ -297,18 +286,6 @@ def tile_store(
             place = b.gep(place, [values[2]])
 
     return answer(types.void, (array, types.int64, types.int64, width, tile), emit)
-
-
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def tile_sums(typing_context: Any, out: Any, index: Any, tile: Any) -> Any:
-    """out[index + r] = sum of all lanes of tile[r]."""
-
-    def emit(context: Any, b: Any, kinds: Any, values: Any) -> None:
-        place = e.pointer(context, b, kinds[0], values[0], values[1])
-        for r, vector in enumerate(e.vectors_of(b, values[2])):
-            b.store(e.reduce(b, vector, b.fadd), e.shift(b, place, r))
-
-    return answer(types.void, (out, types.int64, tile), emit)
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]

@@ -78,12 +78,6 @@ def vadd(typing_context: Any, x: Any, y: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def vsub(typing_context: Any, x: Any, y: Any) -> Any:
-    """x - y by lane."""
-    return answer(VEC, (VEC, VEC), lambda c, b, t, v: b.fsub(*v))
-
-
-@intrinsic  # type: ignore[untyped-decorator]
 def vmul(typing_context: Any, x: Any, y: Any) -> Any:
     """x * y by lane."""
     return answer(VEC, (VEC, VEC), lambda c, b, t, v: b.fmul(*v))
