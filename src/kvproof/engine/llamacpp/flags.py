@@ -41,6 +41,8 @@ _C_API = {
 }  # fmt: skip
 # What kvproof adds: settings of the C API without a flag, and other programs' memory.
 _OWN = ("n_outputs_max", "n_rs_seq", "gpu_memory", "host_memory", "host_bandwidth", "used")
+_NEGATIONS = ("nkvo", "nocb", "nr")
+"""Short spellings that switch an option off: --no-kv-offload, --no-cont-batching, --no-repack."""
 # What may be fetched in place of a file that is named.
 _FETCHED = {"spec_draft_model": "spec_draft_hf", "mmproj": "mmproj_url"}
 _ROLLED_BACK = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
@@ -124,12 +126,20 @@ def canonical_flag(name: str) -> tuple[str, bool]:
     key = name.strip().lstrip("-").replace("-", "_")
     known = _spellings()
     if key in known:
-        return known[key], False
-    if key == "nkvo":
-        return "kv_offload", True
+        return known[key], key in _NEGATIONS
     if key.startswith("no_") and key[3:] in known:
         return known[key[3:]], True
-    raise unknown_name("llama-server flag", name, sorted(known), see="see llama-server --help")
+    shown = name.partition("=")[0]
+    raise unknown_name("llama-server flag", shown, _written(), see="see llama-server --help")
+
+
+@functools.cache
+def _written() -> list[str]:
+    """Every spelling of llama-server's own as it is typed."""
+    own = sorted(set(_spellings()) - set(_C_API) - set(_OWN))
+    return [
+        f"--{key.replace('_', '-')}" if "_" in key or len(key) > 5 else f"-{key}" for key in own
+    ]
 
 
 def is_read(name: str) -> bool:
