@@ -423,7 +423,7 @@ def test_commands_are_read_and_written() -> None:
     )
     assert (image.model, str(image.deployment.engine)) == ("a/b:latest", "llamacpp@b11549")
     assert image.deployment.flags == {"kv_unified": False}
-    with pytest.raises(UsageError, match="ctx_size"):
+    with pytest.raises(UsageError, match="did you mean --ctx-size"):
         read_command("llama-server --ctx-sise 10")
 
 
