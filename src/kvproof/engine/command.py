@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -50,7 +50,8 @@ class Reader(msgspec.Struct, frozen=True):
 
     `entry` is the command that the images whose names hold one of `images` run by themselves, so
     that only its arguments stand beside them. `offered` gives the flags that say the same to the
-    release named (None: the newest), which may have fewer. `serves` names a model, which a pasted
+    release named (None: the newest), which may have fewer; `later` raises UsageError for options
+    that came after it. `serves` names a model, which a pasted
     command may call otherwise, as the engine takes it (None: it can't be).
     """
 
@@ -61,6 +62,7 @@ class Reader(msgspec.Struct, frozen=True):
     images: tuple[str, ...] = ()
     entry: tuple[str, ...] = ()
     offered: Callable[[Mapping[str, Any], str | None], Mapping[str, Any]] | None = None
+    later: Callable[[Iterable[str], str | None], None] | None = None
     serves: Callable[[Model, str | None], Served | None] = in_folder
 
 
@@ -131,8 +133,7 @@ def read_command(
         )
     reader, words, start = found[0]
     read = _command(reader, with_container_variables(words, start), start, gpu, flags)
-    if engine is not None:
-        read = in_release(read, engine)
+    read = in_release(read, engine)
     if len(found) == 1:
         return read
     note = f"the text starts {len(found)} servers: the first one is read"
@@ -153,7 +154,7 @@ def read_flags(engine: str, words: Sequence[str], gpu: str | None = None, **flag
     """
     ref = parse_engine(engine)
     reader = _reader_of(ref.name)
-    return _command(reader, Words(tuple(words)), 0, gpu, flags, version=ref.version)
+    return _known(_command(reader, Words(tuple(words)), 0, gpu, flags, version=ref.version))
 
 
 def render_command(model_name: str, deployment: Deployment) -> str:
@@ -189,11 +190,13 @@ def gone_flags(deployment: Deployment) -> tuple[str, ...]:
     return tuple(name for name in flags if name not in kept and not changes(name))
 
 
-def in_release(command: Command, engine: str) -> Command:
-    """The command as `engine`, with or without a release, runs it.
+def in_release(command: Command, engine: str | None) -> Command:
+    """The command as `engine`, with or without a release, runs it; as it stands for None.
 
-    Raises UsageError where the command starts another engine.
+    Raises UsageError where the command starts another engine, and for options that came later.
     """
+    if engine is None:
+        return _known(command)
     ref, given = parse_engine(engine), command.deployment
     if ref.name != given.engine.name:
         raise UsageError(
@@ -201,12 +204,22 @@ def in_release(command: Command, engine: str) -> Command:
             hint="leave --engine out, or paste that engine's command",
         )
     if ref.version is None or ref.version == given.engine.version:
-        return command
+        return _known(command)
     released = Deployment(str(ref), given.gpu, **given.flags)
     notes = command.notes
     if given.engine.version is not None:
         notes = (*notes, f"the rules of {ref} are used, not of the command's {given.engine}")
-    return msgspec.structs.replace(command, deployment=released, notes=notes)
+    return _known(msgspec.structs.replace(command, deployment=released, notes=notes))
+
+
+def _known(command: Command) -> Command:
+    """The command, unless its release has not yet one of its options, nor says it otherwise."""
+    engine, flags = command.deployment.engine, command.deployment.flags
+    reader = _reader_of(engine.name)
+    if reader.later is not None:
+        said = flags if reader.offered is None else reader.offered(flags, engine.version)
+        reader.later((*said, *command.ignored), engine.version)
+    return command
 
 
 def _reader_of(engine: str) -> Reader:

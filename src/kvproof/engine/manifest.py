@@ -14,7 +14,7 @@ import msgspec
 
 from kvproof.engine.base import Deployment, ranks_of
 from kvproof.engine.bounded_yaml import load_yaml
-from kvproof.engine.command import Command, read_words
+from kvproof.engine.command import Command, in_release, read_words
 from kvproof.engine.container import (
     command_of,
     gpus_of,
@@ -65,12 +65,18 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(
-    text: str, gpu: str | None = None, *, server: str | None = None, **flags: Any
+    text: str,
+    gpu: str | None = None,
+    *,
+    server: str | None = None,
+    engine: str | None = None,
+    **flags: Any,
 ) -> Command:
     """The deployment that a server of `text` starts: the only one, or the one called `server`.
 
-    Replicas multiply a GPU that is given without a number. Raises InputError when the text is no
-    manifest, holds no server, or several and none is chosen.
+    `engine` (`vllm@0.8.5`) says which release runs it, whatever the image. Replicas multiply a GPU
+    that is given without a number. Raises InputError when the text is no manifest, holds no
+    server, or several and none is chosen.
     """
     found = servers(text, gpu, **flags)
     chosen = [row for row in found if row.name == server]
@@ -85,7 +91,7 @@ def read_manifest(
             f"the manifest starts {len(chosen)} servers: {names}", hint="choose one by --server"
         )
     passed = [row.name for row in found if row not in chosen] if server is None else []
-    return _with_copies(chosen[0], passed)
+    return in_release(_with_copies(chosen[0], passed), engine)
 
 
 def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ...]:

@@ -11,8 +11,10 @@ import msgspec
 from kvproof.engine.arguments import Grammar, Option, by_prefix, one_value, values_ahead
 from kvproof.engine.command import Reader, first_start, serving
 from kvproof.engine.shell import Words
+from kvproof.engine.vllm.came import refuse_later
 from kvproof.engine.vllm.flags import (
     BACKEND_VARIABLE,
+    as_pairs,
     flag_type,
     has_backend_option,
     is_gone,
@@ -135,13 +137,16 @@ def _offered(flags: Mapping[str, Any], version: str | None) -> Mapping[str, Any]
     """The flags without those that the release has no more.
 
     A rope_scaling is then an override, and a draft's own flags are one config; a backend is named
-    by a variable before it had an option. None of the others that went bears on what is planned.
+    by a variable before it had an option, limits are pairs before they were JSON. None of the
+    others that went bears on what is planned.
     """
     kept = {name: value for name, value in flags.items() if not is_gone(name, version)}
     if flags.get("rope_scaling") and "rope_scaling" not in kept:
         kept["hf_overrides"] = overrides_of(flags)
     if flags.get("speculative_model") and "speculative_model" not in kept:
         kept = {**without_speculation(kept), "speculative_config": speculation_of(flags)}
+    if kept.get("limit_mm_per_prompt"):
+        kept["limit_mm_per_prompt"] = as_pairs(kept["limit_mm_per_prompt"], version)
     if "attention_backend" in kept and not has_backend_option(version):
         kept[BACKEND_VARIABLE] = kept.pop("attention_backend")
     if BACKEND_VARIABLE in kept and not reads_backend_variable(version):
@@ -189,4 +194,5 @@ READER = Reader(
     images=("vllm-openai", "vllm/vllm", "vllm-cpu", "llm-d", "huggingfaceserver"),
     entry=("vllm", "serve"),
     offered=_offered,
+    later=refuse_later,
 )

@@ -68,6 +68,7 @@ _AUTO_LENGTH = (0, 14, 0)
 BACKEND_VARIABLE = "variable_attention_backend"
 _BACKEND_OPTION, _BACKEND_VARIABLE_GONE = (0, 13, 0), (0, 15, 0)
 """--attention-backend came with PR 26315, VLLM_ATTENTION_BACKEND went with PR 32812."""
+_LIMITS_IN_JSON = (0, 8, 5)
 _NGRAM = ("ngram", "[ngram]")
 _OWN = {
     "used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraphs": "bool",
@@ -98,6 +99,16 @@ def is_gone(name: str, version: str | None) -> bool:
     """
     first = release_number(_gone().get(name))
     return first is not None and _since(version, padded(first))
+
+
+def as_pairs(limits: Any, version: str | None) -> Any:
+    """limit_mm_per_prompt as the release's command line takes it.
+
+    Source: engine/arg_utils.py: `image=2,video=1` alone to 0.8.4 (nullable_kvs), JSON since 0.8.5.
+    """
+    if _since(version, _LIMITS_IN_JSON) or not isinstance(limits, Mapping):
+        return limits
+    return ",".join(f"{kind}={count}" for kind, count in limits.items())
 
 
 def has_backend_option(version: str | None) -> bool:

@@ -140,12 +140,10 @@ def _pasted(ctx: click.Context, gpu: str | None) -> Any:
     if values.get("server") and not values.get("manifest"):
         raise UsageError("--server chooses one of a manifest's servers", hint="add --manifest FILE")
     if values.get("manifest"):
-        from kvproof.engine.command import in_release
         from kvproof.engine.manifest import read_manifest
 
         text = _read_text(values["manifest"])
-        read = read_manifest(text, gpu, server=values.get("server"), **flags)
-        return read if engine is None else in_release(read, engine)
+        return read_manifest(text, gpu, server=values.get("server"), engine=engine, **flags)
     if not words:
         return None
     if given := _formulas_own(values):
