@@ -98,7 +98,11 @@ def test_a_large_batch_holds_several_pictures() -> None:
     one = image_bytes(*settled("Qwen/Qwen3.5-27B", "0.24"))
     many = settled("Qwen/Qwen3.5-27B", "0.24", max_num_batched_tokens=3 * _PATCHES // 4)
     few = settled(
-        "Qwen/Qwen3.5-27B", "0.24", max_num_batched_tokens=3 * _PATCHES // 4, max_num_seqs=2
+        "Qwen/Qwen3.5-27B",
+        "0.24",
+        max_num_batched_tokens=3 * _PATCHES // 4,
+        max_num_seqs=2,
+        limit_mm_per_prompt={"image": 1},
     )
     assert (image_bytes(*many), image_bytes(*few)) == (3 * one, 2 * one)
 

@@ -24,6 +24,7 @@ from kvproof.model.types import Model
 _ALWAYS = (10**6, 0, 0)
 FLASHINFER = "flashinfer's cutlass"
 """Keeps its outputs alone: its states are its own, and freed."""
+_OF_4_BITS = "cutlass of 4 bits"
 _DEEP_GEMM_ROWS = 128
 """Rows of an expert are padded to so many."""
 
@@ -78,7 +79,7 @@ _RULES = (
     Rule("fp8 channel", (0, 11), _ALWAYS, _HOPPER, _NEWER, "cutlass"),
     Rule("fp8 channel", (0, 14), _ALWAYS, _ADA, _END, "triton"),
     Rule("fp8 channel", (0, 14), _ALWAYS, _ANY, _ADA, "marlin"),
-    Rule("nvfp4", (0, 11), (0, 16), _BLACKWELL, _END, "cutlass of 4 bits"),
+    Rule("nvfp4", (0, 11), (0, 16), _BLACKWELL, _END, _OF_4_BITS),
     Rule("nvfp4", (0, 16), _ALWAYS, _WORKSTATION, _END, FLASHINFER),
     Rule("nvfp4", (0, 14), _ALWAYS, _ANY, _BLACKWELL, "marlin"),
     Rule("gptq", (0, 20), _ALWAYS, _ANY, _END, "marlin"),
@@ -98,9 +99,18 @@ _WIDTHS: dict[str, Callable[[Widths], int]] = {
     "deep gemm": lambda w: max(w.inner, w.hidden) + max(w.both, w.hidden),
     "deep gemm, one width": lambda w: max(w.inner, w.hidden) + w.both,
     "marlin": lambda w: max(w.inner, w.hidden) + max(2 * w.inner, w.hidden),
-    "cutlass of 4 bits": lambda w: max(2 * w.both, w.hidden) + w.both,
+    _OF_4_BITS: lambda w: max(2 * w.both, w.hidden) + w.both,
 }
 """Elements of both buffers for one row: a token in one of its experts."""
+_NAMED = {
+    "triton": "triton", "deep_gemm": "deep gemm", "marlin": "marlin",
+    "flashinfer_cutlass": FLASHINFER, "flashinfer_trtllm": "", "cutlass": "cutlass",
+}  # fmt: skip
+"""What --moe-backend calls the kernels (config/kernel.py); cutlass has one of its own for NVFP4."""
+_COPIES_OF_4_BITS = 3
+"""Rows as wide as the hidden state that cutlass' kernel for NVFP4 makes beside its workspace: the
+batch dealt out to experts, its outputs put in order again, and those times the router's weights
+(fused_moe/experts/cutlass_moe.py, run_cutlass_moe_fp4)."""
 _CHUNKS = (((0, 18), None), ((0, 13), 16 * 1024), ((0, 0), 32 * 1024))
 """VLLM_FUSED_MOE_CHUNK_SIZE: most tokens at once; none since 0.18."""
 
@@ -125,11 +135,21 @@ def expert_workspace(model: Model, settings: Settings) -> int:
     return 2 * (rows * _WIDTHS[kernel](widths) + apart)
 
 
+def passing_bytes(model: Model, settings: Settings) -> int:
+    """Bytes of a token in its experts that a kernel frees again, beside the workspace it keeps."""
+    if kernel_of(model, settings) != _OF_4_BITS:
+        return 0
+    return _COPIES_OF_4_BITS * model.experts_per_token * model.hidden_size * 2
+
+
 def kernel_of(model: Model, settings: Settings) -> str:
     """The kernel of routed experts that keeps its workspace; "" where none does."""
     if not model.experts or not settings.rules.v1:
         return ""
     stored = _stored(model, settings)
+    named = _NAMED.get(str(settings.flags.get("moe_backend")))
+    if named is not None and settings.platform == "cuda":
+        return _OF_4_BITS if (named, stored) == ("cutlass", "nvfp4") else named
     if settings.platform != "cuda":
         on_rocm = settings.platform == "rocm" and not uses_aiter(settings)
         known = on_rocm and (stored == "plain" or "fp8" in stored)

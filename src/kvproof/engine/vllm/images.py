@@ -8,13 +8,14 @@ v1/worker/gpu_model_runner.py (profile_run), v1/worker/gpu/mm/encoder_runner.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from kvproof.engine.vllm.runners import second_runner
 from kvproof.engine.vllm.settings import Settings
-from kvproof.engine.vllm.towers import closed, profiles_towers
+from kvproof.engine.vllm.towers import closed, limit_of, profiles_towers
 from kvproof.model.types import Model
 
 _PROFILED = ("qwen2_", "qwen2_5_", "qwen3_", "qwen4_")
@@ -110,17 +111,42 @@ def _largest(model: Model, settings: Settings) -> _Picture | None:
         return None
     if second_runner(model, settings) and settings.rules.version < _SECOND_PROFILES:
         return None
-    from kvproof.model.multimodal import most_pixels
-
-    pixels = most_pixels(model)
+    pixels = _most_pixels(model, settings)
     patch, hidden = _size(vision, "patch_size"), _size(vision, "hidden_size")
     merged = patch * (_size(vision, "spatial_merge_size") or 2)
     if not (pixels and patch and hidden):
         return None
     tokens = max(1, pixels // merged**2)
-    batch = settings.max_num_batched_tokens // tokens if settings.rules.v1 else 1
-    count = max(1, min(batch, settings.max_num_seqs))
+    count = _count(settings, tokens)
     return _Picture(vision, count * pixels, count * (pixels // patch**2), count * tokens, hidden)
+
+
+def _most_pixels(model: Model, settings: Settings) -> int | None:
+    """Pixels of the largest image, where the start does not set them for the processor."""
+    from kvproof.model.multimodal import most_pixels
+
+    asked = settings.flags.get("mm_processor_kwargs") or {}
+    own = asked.get("images_kwargs")
+    for given in (own if isinstance(own, Mapping) else {}, asked):
+        size = given.get("size")
+        longest = size.get("longest_edge") if isinstance(size, Mapping) else None
+        found = given.get("max_pixels", longest)
+        if isinstance(found, int) and found > 0:
+            return found
+    return most_pixels(model)
+
+
+def _count(settings: Settings, tokens: int) -> int:
+    """Images profiled at once: as many as a batch, and all requests' prompts, may hold.
+
+    Source: vLLM 0.32, multimodal/encoder_budget.py (_get_max_items).
+    """
+    if not settings.rules.v1:
+        return 1
+    limit = limit_of(settings.flags, "image")
+    each = settings.max_model_len // tokens
+    prompt = max(1, each if limit is None else min(limit, each))
+    return max(1, min(settings.max_num_batched_tokens // tokens, settings.max_num_seqs * prompt))
 
 
 def _size(vision: dict[str, Any], key: str) -> int:

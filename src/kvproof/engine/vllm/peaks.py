@@ -8,7 +8,7 @@ flashmla_sparse}.py (workspaces), models/deepseek_v4/nvidia/flashmla.py.
 from __future__ import annotations
 
 from kvproof.engine.vllm.compressed import is_v4
-from kvproof.engine.vllm.expert_kernels import FLASHINFER, kernel_of
+from kvproof.engine.vllm.expert_kernels import FLASHINFER, kernel_of, passing_bytes
 from kvproof.engine.vllm.experts import deals_experts, expert_ranks
 from kvproof.engine.vllm.pooled import group_size
 from kvproof.engine.vllm.settings import Settings, is_sparse, keeps_latent
@@ -69,12 +69,12 @@ def _dense_bytes(model: Model, settings: Settings) -> int:
 def _expert_bytes(model: Model, settings: Settings) -> int:
     """A token's states in its experts: both halves of the inner state, and their outputs.
 
-    None where they lie in a workspace that is counted apart.
+    Where they lie in a workspace that is counted apart, only what is made beside it.
     """
     if not model.experts or _fused(model, settings):
         return 0
     if kernel_of(model, settings) not in ("", FLASHINFER):
-        return 0
+        return passing_bytes(model, settings)
     inner = model.number("moe_intermediate_size", "intermediate_size")
     split = (
         1 if expert_ranks(settings) > settings.ranks or deals_experts(settings) else settings.ranks
@@ -89,6 +89,8 @@ def _fused(model: Model, settings: Settings) -> bool:
     """
     asked = str(settings.flags.get("quantization") or "").lower()
     quantized = model.quantization is not None or bool(asked)
+    if settings.flags.get("moe_backend") not in (None, "auto", "flashinfer_trtllm"):
+        return False
     return settings.capability[0] == 10 and quantized and "mxfp4" not in asked
 
 

@@ -21,6 +21,12 @@ def platform_of(deployment: Deployment, flags: Mapping[str, Any]) -> str:
     return "cuda"
 
 
+def is_radeon(deployment: Deployment) -> bool:
+    """Whether the GPU is one of AMD's RDNA cards: gfx10 to gfx12; Instinct's are gfx9."""
+    gpu = deployment.accelerator
+    return gpu is not None and str(gpu.compute_capability).startswith("gfx1")
+
+
 def capability_of(deployment: Deployment, platform: str) -> tuple[int, int]:
     """The GPU's compute capability; Hopper's where there is none."""
     gpu = deployment.accelerator

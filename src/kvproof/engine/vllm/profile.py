@@ -254,6 +254,8 @@ def framework_era(settings: Settings) -> str:
     """
     if early(settings):
         return "v0"
+    if settings.radeon:
+        return "radeon"
     late = settings.platform == "cuda" and communication_era(settings) == "since_0.26"
     return "cuda since 0.26" if late else settings.platform
 
@@ -287,13 +289,14 @@ def fused_reduce(settings: Settings, memory: float) -> bool:
     """Whether all-reduces are fused with what follows, in workspaces of FlashInfer's.
 
     Source: vLLM 0.20.2, config/vllm.py (enable_allreduce_rms_fusion): capability 9 and 10, without
-    stages or replicas.
+    stages or replicas; a pass of the compiler makes them, so nothing does without it.
     """
     return settings.rules.version < _FUSED_PAST and _may_fuse(settings, memory)
 
 
 def _may_fuse(settings: Settings, memory: float) -> bool:
     alone = settings.stages == 1 and settings.replicas == 1
+    alone = alone and not settings.flags.get("enforce_eager")
     return alone and memory >= _LARGE_GPU and settings.capability[0] in (9, 10)
 
 

@@ -39,8 +39,12 @@ def closed(model: Model, flags: Mapping[str, Any], role: str) -> bool:
     if flags.get("language_model_only"):
         return True
     modalities = _modalities(model, role) if role != "projector" else _all_modalities(model)
-    limits = flags.get("limit_mm_per_prompt") or {}
-    return all(_count(limits.get(name)) == 0 for name in modalities)
+    return all(limit_of(flags, name) == 0 for name in modalities)
+
+
+def limit_of(flags: Mapping[str, Any], modality: str) -> int | None:
+    """Items of a modality that a prompt may hold; None without a limit."""
+    return _count((flags.get("limit_mm_per_prompt") or {}).get(modality))
 
 
 def text_only(model: Model, flags: Mapping[str, Any]) -> bool:

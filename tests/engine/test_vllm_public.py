@@ -1,0 +1,77 @@
+"""Starts of vLLM that public files and threads show; none took part in a fit.
+
+Each row: where it was found, model, release, GPU, flags, the cache's memory in GiB as printed, and
+the share that the prediction may differ by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kvproof
+from kvproof.engine.base import Budget
+from kvproof.engine.vllm.expert_kernels import kernel_of, passing_bytes
+from kvproof.engine.vllm.peaks import layer_bytes
+from kvproof.engine.vllm.settings import Settings, settle
+from kvproof.units import GIB
+
+GEMMA, QWEN_VL = "RedHatAI/gemma-4-26B-A4B-it-NVFP4", "Qwen/Qwen3-VL-8B-Instruct"
+CUTLASS = {"kv_cache_dtype": "fp8_e4m3", "moe_backend": "cutlass"}
+STARTS = [
+    ("a bisection's log", "zai-org/GLM-5.1-FP8", "0.19.1", "8xH200",
+     {"tensor_parallel_size": 8, "enforce_eager": True}, 32.06, 0.02),
+    ("a compose file's log", GEMMA, "0.19.1", "RTX-5090",
+     {**CUTLASS, "gpu_memory_utilization": 0.85, "max_model_len": 256_000, "max_num_seqs": 2,
+      "max_num_batched_tokens": 16_384}, 7.15, 0.04),
+    ("a disaggregation's log", QWEN_VL, "0.19.1", "RTX-A6000",
+     {"gpu_memory_utilization": 0.85, "max_model_len": 4096, "max_num_seqs": 5,
+      "max_num_batched_tokens": 8192, "enforce_eager": True, "limit_mm_per_prompt": {"image": 1},
+      "mm_processor_kwargs": {"max_pixels": 1_003_520}}, 22.46, 0.01),
+    ("notes on a Radeon", "Qwen/Qwen3-0.6B", "0.7.3", "RX-9070-XT",
+     {"max_model_len": 40_960}, 11.10, 0.02),
+    ("a lab's report", "TechxGenus/Meta-Llama-3-70B-Instruct-AWQ", "0.16.0", "2xL40S",
+     {"tensor_parallel_size": 2}, 20.16, 0.02),
+    ("a notebook", "Qwen/Qwen3.5-9B", "0.19.0", "L40S",
+     {"usage_context": "llm_class", "enable_prefix_caching": False}, 20.27, 0.005),
+]  # fmt: skip
+
+
+def _left(name: str, release: str, gpu: str, flags: dict[str, Any]) -> Budget:
+    model = kvproof.load_model(name, offline=True)
+    return kvproof.budget(model, kvproof.Deployment(f"vllm@{release}", gpu, **flags))
+
+
+@pytest.mark.parametrize("row", STARTS, ids=lambda row: f"{row[1].split('/')[1]}-{row[3]}")
+def test_what_is_left_follows_from_flags_and_gpu(row: tuple[Any, ...]) -> None:
+    _, name, release, gpu, flags, printed, share = row
+    budget = _left(name, release, gpu, flags)
+    assert budget.kv_bytes / GIB == pytest.approx(printed, rel=share)
+    assert budget.interval[0] <= printed * GIB <= budget.interval[1]
+
+
+def test_a_named_backend_is_the_kernel_of_experts() -> None:
+    """Cutlass' kernel for NVFP4 deals the batch out in copies; FlashInfer's states are its own."""
+    model = kvproof.load_model(GEMMA, offline=True)
+
+    def settled(backend: str, gpu: str = "RTX-5090") -> Settings:
+        return settle(model, kvproof.Deployment("vllm@0.20.0", gpu, moe_backend=backend))
+
+    row = model.experts_per_token * model.hidden_size * 2
+    assert passing_bytes(model, settled("cutlass")) == 3 * row
+    assert passing_bytes(model, settled("marlin")) == passing_bytes(model, settled("auto")) == 0
+    named = {name: kernel_of(model, settled(name)) for name in ("marlin", "flashinfer_cutlass")}
+    assert named == {"marlin": "marlin", "flashinfer_cutlass": kernel_of(model, settled("auto"))}
+    own, asked = (layer_bytes(model, settled(name, "B300")) for name in ("auto", "cutlass"))
+    assert asked > own  # TensorRT-LLM's runs experts from end to end
+
+
+def test_without_the_compiler_no_all_reduce_is_fused() -> None:
+    flags: dict[str, Any] = {"tensor_parallel_size": 8}
+    name = "meta-llama/Llama-3.1-70B-Instruct"
+    compiled, eager = (
+        _left(name, "0.19.0", "8xH200", {**flags, "enforce_eager": plain})
+        for plain in (False, True)
+    )
+    assert eager.kv_bytes - compiled.kv_bytes == pytest.approx(1.3 * GIB, rel=0.01)
