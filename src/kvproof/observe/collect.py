@@ -43,6 +43,7 @@ _WORKER = re.compile(
     r"|\b((?:[A-Z]{2,4}\d{1,4} ){0,3}TP\d{1,4}(?: [A-Z_]{2,9}\d{1,4}){0,2})(?=\])",
     re.IGNORECASE,
 )
+_DAY = re.compile(r"(?<!\d)20\d\d-[01]\d-[0-3]\d(?=[ T])")
 _RENAMED = {"max_seq_len": "max_model_len", "model_tag": "model", "model_path": "model"}
 _MODEL_KEYS = ("model", "model_path", "model_tag")
 
@@ -126,6 +127,9 @@ class Collector:
             if any(name == "version" for name, _ in row.slots):
                 self._begin(row.engine, row.row.literal, index)
             words = wording(row.row.versions, match[0][:60])
+            day = _DAY.search(text, 0, match.start())
+            if day is not None:
+                self._place(row, index).days.setdefault(row.engine, day[0])
             self._place(row, index).rows.setdefault(
                 (row.engine, row.row.source, row.row.versions), words
             )
@@ -188,6 +192,7 @@ class Collector:
                 own[name] = value
             elif key in place.keys:
                 own.setdefault(name, value)
+        own.update(place.adds)
         return True
 
     def _command(self, place: Spoken, text: str) -> bool:
@@ -247,6 +252,7 @@ class Collector:
             wording=span(w for (own, *_), w in start.rows.items() if own == engine),
             modules=frozenset(source for own, source, _ in start.rows if own == engine),
             notes=self._notes(start, engine),
+            day=start.days.get(engine),
         )
 
     def _fact(self, start: Start, engine: str, name: str) -> str | None:

@@ -54,7 +54,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     counts the lines read; `problems` are error lines that say the model does not fit. `wording`:
     the releases that print such lines, `modules` the engine's modules that do. `notes` say what
     of the text was left aside. `gpus` are the devices by the names that the log has for them, in
-    its order, where it names them one by one; `gpu` is the last that it names.
+    its order, where it names them one by one; `gpu` is the last that it names. `day`: when the
+    engine's lines were printed (2026-10-30), where they say so.
     """
 
     engine: str
@@ -71,6 +72,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     modules: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     gpus: tuple[tuple[str, str], ...] = ()
+    day: str | None = None
 
     @property
     def on_cpu(self) -> bool:

@@ -13,7 +13,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import BinaryIO, cast
 
@@ -34,6 +34,8 @@ _PACKED = (
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"PK\3\4", "zip"),
 )
+# Programs whose printed command lines are read (`watch`).
+_STARTED = re.compile(rb"\b(?:vllm serve|sglang\.launch_server|sglang serve|trtllm-serve)\b")
 # Where runtimes put the text: Docker, Kubernetes collectors, journald, cloud loggers.
 _TEXT_KEYS = ("log", "message", "MESSAGE", "msg", "textPayload", "line", "text", "body", "event")
 
@@ -78,6 +80,22 @@ def lines_of(stream: BinaryIO, name: str) -> Iterator[bytes]:
             lines.append(last)
         for line in lines:
             yield line[:LONGEST_LINE]
+
+
+def whole_commands(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each line and how many it was: a server's command that goes on behind a backslash is one."""
+    begun, count = b"", 0
+    for line in lines:
+        begun, count = begun + line, count + 1
+        part = begun.rstrip(b"\r \t")
+        ends = not part.endswith(b"\\") or len(part) >= LONGEST_LINE
+        if ends or (count == 1 and not _STARTED.search(part)):
+            yield count, begun[:LONGEST_LINE]
+            begun, count = b"", 0
+        else:
+            begun = part[:-1] + b" "
+    if count:
+        yield count, begun
 
 
 def searchable(line: bytes) -> bytes:

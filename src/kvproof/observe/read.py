@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from kvproof.observe.collect import Collector
 from kvproof.observe.figures import Log
-from kvproof.observe.lines import lines_of, open_log, parts_of, searchable
+from kvproof.observe.lines import lines_of, open_log, parts_of, searchable, whole_commands
 from kvproof.observe.watch import WORDS, words_of
 
 _MOST_SHAPES = 100_000
@@ -28,8 +28,8 @@ def read_log(source: str | PathLike[str] | BinaryIO) -> Log:
     stream, name = open_log(source)
     collector, dull = Collector(), dict[bytes, None]()
     with stream:
-        for line in lines_of(stream, name):
-            collector.lines += 1
+        for count, line in whole_commands(lines_of(stream, name)):
+            collector.lines += count
             words = words_of(searchable(line))
             if WORDS.isdisjoint(words):
                 continue

@@ -1,7 +1,8 @@
 """Releases: the rule sets of an engine that can have printed a log which names no version.
 
 An engine's releases fall into sets with the same rules. Of the sets that the log's wording leaves
-(`Log.wording`), those that give the printed figures count; of these the newest is used.
+(`Log.wording`), those that give the printed figures count; of these the newest is used, and of a
+log that is dated the newest that was published by then (decision 0044).
 """
 
 from __future__ import annotations
@@ -108,14 +109,26 @@ def asked_share(log: Log) -> float:
 def candidates(log: Log) -> tuple[RuleSet, ...]:
     """The sets that the wording leaves, newest first, cut to the releases within it.
 
-    All of them where it leaves none.
+    All of them where it leaves none. Releases of after the log's day come last, the next one first:
+    a build of the sources has their rules before they are published.
     """
-    found = []
-    for rules in reversed(rule_sets(log.engine)):
-        within = [name for name in rules.releases if _allowed(log, name)]
-        if within:
-            found.append(RuleSet(releases=tuple(within)))
-    return tuple(found) or tuple(reversed(rule_sets(log.engine)))
+    sets = tuple(reversed(rule_sets(log.engine)))
+    allowed = _within(sets, lambda name: _allowed(log, name)) or sets
+    out = _within(allowed, lambda name: not _later(log, name))
+    return (*out, *reversed(_within(allowed, lambda name: _later(log, name))))
+
+
+def _within(sets: Iterable[RuleSet], holds: Callable[[str], bool]) -> tuple[RuleSet, ...]:
+    """The sets cut to the releases that `holds` is true of."""
+    cut = (tuple(name for name in rules.releases if holds(name)) for rules in sets)
+    return tuple(RuleSet(releases=names) for names in cut if names)
+
+
+def _later(log: Log, release: str) -> bool:
+    """Whether a release was published after the log was printed."""
+    find = getattr(_dated(log.engine), "published", None)
+    day = find(release) if find is not None and log.day else None
+    return day is not None and log.day is not None and day > log.day
 
 
 def _allowed(log: Log, release: str) -> bool:
@@ -180,7 +193,8 @@ def settle(log: Log, compare: Compare) -> Settled | None:
         return None
     scored = [(rules, compare(rules.newest)) for rules in sets]
     known = [(rules, _score(log, found)) for rules, found in scored if found and found[0]]
-    head = f"no {log.program} version is named: {_wording(log)}"
+    dated = f", dated {log.day}" if any(_later(log, rules.newest) for rules in sets) else ""
+    head = f"no {log.program} version is named: {_wording(log)}{dated}"
     if not known:
         return Settled(release=sets[0].newest, note=f"{head}; the rules of {sets[0]} are used")
     best = min(score for _, score in known)
@@ -193,7 +207,9 @@ def settle(log: Log, compare: Compare) -> Settled | None:
         return Settled(release=fitting[0].newest, note=f"{note}: nothing printed tells them apart")
     if len(fitting) == len(known):
         return Settled(release=fitting[0].newest, note=f"{note}, all of which give {given}")
-    names = _joined(fitting, sets)
+    order = _dated(log.engine).releases()
+    in_time = sorted(sets, key=lambda rules: order.index(rules.newest), reverse=True)
+    names = _joined(fitting, tuple(in_time))
     return Settled(release=fitting[0].newest, note=f"{note}; these give {given}: {names}")
 
 

@@ -30,7 +30,7 @@ class Start:
 
     `line` is where it begins, `kind` the line it began with, `said` what an engine's own line said
     last, `over` whether the cache was sized or something failed, `cut` the line of arguments that
-    ends before they do.
+    ends before they do, `days` when an engine's first line was printed.
     """
 
     def __init__(self, line: int = 0) -> None:
@@ -45,6 +45,7 @@ class Start:
         self.over = False
         self.cut = 0
         self.kind = ""
+        self.days: dict[str, str] = {}
 
     def flags_of(self, engine: str) -> dict[str, Any]:
         """The flags of `engine`, to be read and added to."""

@@ -31,13 +31,14 @@ _CONFIG_KEYS = frozenset(
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """A line that prints a program's arguments: where they begin, which of them count, and what
-    those are called whose name means another thing elsewhere."""
+    """A line that prints a program's arguments: where they begin, which of them count, what those
+    are called whose name means another thing elsewhere, and what else such a line says."""
 
     engine: str
     start: re.Pattern[str]
     keys: frozenset[str] | None = None
     renamed: tuple[tuple[str, str], ...] = ()
+    adds: tuple[tuple[str, bool], ...] = ()
 
     def cut(self, arguments: str) -> bool:
         """Whether a text that all `arguments` stand in ends before the bracket around them does."""
@@ -84,11 +85,15 @@ _ARGUMENTS = (
     ("args: namespace(", "vllm", r"args: Namespace\((.+)", None),
     ("engineargs(", "vllm", r"EngineArgs\((.+)", None),
     ("serverargs(", "sglang", r"ServerArgs\((.+)", None),
+    ("server_args={", "sglang", r"server_args=\{(.+)", None),
     ("kvcacheconfig(", "tensorrt_llm", r"KvCacheConfig\((.+)", None),
 )
 _RENAMED = {"tensorrt_llm": (("dtype", "kv_cache_dtype"),)}  # of its KvCacheConfig
+_ADDED = {"sglang": (("mem_fraction_resolved", True),)}
+"""The arguments that a server prints are those that it settled on."""
 _COMMANDS = (
-    ("vllm serve ", "vllm"), ("sglang.launch_server ", "sglang"), ("trtllm-serve ", "tensorrt_llm"),
+    ("vllm serve ", "vllm"), ("sglang.launch_server ", "sglang"), ("sglang serve ", "sglang"),
+    ("trtllm-serve ", "tensorrt_llm"),
 )  # fmt: skip
 # Ollama's llm/server.go: a C++ server before 0.4, its own runner since.
 _RUNNERS = ('msg="starting llama server" cmd=', 'msg="starting ollama runner" cmd=',
@@ -117,7 +122,8 @@ def _things() -> Iterable[tuple[str, Thing]]:
         yield literal, Program(name, weight)
     for literal, engine, start, keys in _ARGUMENTS:
         begins = re.compile(start, re.IGNORECASE | re.DOTALL)
-        yield literal, Arguments(engine, begins, keys, _RENAMED.get(engine, ()))
+        yield literal, Arguments(engine, begins, keys, _RENAMED.get(engine, ()),
+                                 _ADDED.get(engine, ()))  # fmt: skip
     for literal, engine in _COMMANDS:
         yield literal, Spoken(engine, literal)
     for literal in _RUNNERS:

@@ -25,7 +25,7 @@ _SWITCHES = (
     "log_requests", "show_time_cost", "prefill_only_disable_kv_cache", "use_mla",
 )  # fmt: skip
 _MODEL_OPTIONS = ("model_path", "model", "revision")
-_NOT_ENGINE = ("used", "gpu_memory", "free_memory", "max_total_kv_bytes")
+_NOT_ENGINE = ("used", "gpu_memory", "free_memory", "max_total_kv_bytes", "mem_fraction_resolved")
 """Flags that are kvproof's own."""
 
 

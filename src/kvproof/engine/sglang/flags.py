@@ -30,10 +30,12 @@ _ALIASES = {
     "decode_context_parallel_size": "dcp_size", "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
     "speculative_draft_model": "speculative_draft_model_path",
     "attention_context_parallel_size": "attn_cp_size",
+    "enable_dsa_prefill_context_parallel": "enable_nsa_prefill_context_parallel",
 }  # fmt: skip
 # What kvproof adds: memory that the log or the user states (`free_memory`: what is free when the
-# weights begin to load), and a byte size for the pool.
-_OWN = ("gpu_memory", "used", "free_memory", "max_total_kv_bytes")
+# weights begin to load), a byte size for the pool, and that mem_fraction_static is the server's own
+# printed value (`mem_fraction_resolved`), which most releases have cut already.
+_OWN = ("gpu_memory", "used", "free_memory", "max_total_kv_bytes", "mem_fraction_resolved")
 _WHOLE = (
     "tp_size", "dp_size", "pp_size", "ep_size", "dcp_size", "attn_cp_size", "context_length",
     "page_size", "max_total_tokens", "max_running_requests", "chunked_prefill_size",
@@ -134,7 +136,8 @@ _READ = frozenset(
     (*_WHOLE, *_SHARES, *_AMOUNTS, *_OWN, "kv_cache_dtype", "dtype", "enable_dp_attention",
      "disable_radix_cache", "disable_hybrid_swa_memory", "disable_overlap_schedule",
      "disable_piecewise_cuda_graph", "speculative_algorithm", "attention_backend",
-     "decode_attention_backend", "dsa_prefill_backend", "dsa_decode_backend",
+     "decode_attention_backend", "prefill_attention_backend", "prefill_kv_cache_dequant_dtype",
+     "dsa_prefill_backend", "dsa_decode_backend",
      "mamba_radix_cache_strategy", "mamba_ssm_dtype", "quantization", "disable_cuda_graph",
      "cuda_graph_bs", "enable_piecewise_cuda_graph", "disaggregation_mode", "moe_a2a_backend",
      "enable_lora", "lora_paths", "enable_hierarchical_cache", "enable_hisparse",

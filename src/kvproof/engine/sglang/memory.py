@@ -32,8 +32,14 @@ _UNIFIED = 10.0
 free in one log, log137; another must have held more, log326)."""
 _UNIFIED_HIGH = 3.0
 _CONTEXT_LOW, _CONTEXT_HIGH = 0.5, 2.5
-# Workspaces that stay allocated with the weights (attention backend, quantized kernels).
+# Workspaces that stay allocated with the weights (attention backend, quantized kernels), and what
+# tensors that a class leaves out take off (Qwen3.5-4B: 0.7 %).
 _WEIGHT_SLACK = 0.015
+_WEIGHT_LESS = 0.01
+_HOST_GROWS = (-0.5, 0.4, 1.2)
+"""GiB that the process itself grows by while it loads: where the GPU shares the CPU's memory, what
+is free is what the system has left (`get_available_gpu_memory`). Twelve starts on GB10: 0.13 to 0.9
+beyond the tensors, one 0.36 below them."""
 
 
 class Static(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +48,8 @@ class Static(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     before: int
     weights: int
+    grown: int
+    """Of the weights, what the process grows by on memory shared with the CPU."""
     draft_weights: int
     images: int
     fraction: float
@@ -68,27 +76,30 @@ def static_memory(model: Model, deployment: Deployment, flags: Flags) -> Static:
     if flags.get("free_memory") is not None:
         before = min(total, flags.get("free_memory"))
     images = isinstance(model.config.get("vision_config"), dict)
+    grown = int(_HOST_GROWS[1] * GIB) if _shares_memory(deployment) else 0
+    tensors = rank_weight_bytes(
+        model, flags.tp, flags.layers, flags.attention_tp, flags.get("quantization"), flags.hosted
+    )
     return Static(
         total=total,
         before=before,
-        weights=rank_weight_bytes(
-            model,
-            flags.tp,
-            flags.layers,
-            flags.attention_tp,
-            flags.get("quantization"),
-            flags.hosted,
-        ),
+        weights=tensors + grown,
+        grown=grown,
         draft_weights=draft_weight_bytes(model, flags),
         images=flags.rules.image_cache_mib * MIB if images else 0,
         fraction=static_share(model, deployment, flags, total),
     )
 
 
+def _shares_memory(deployment: Deployment) -> bool:
+    gpu = deployment.accelerator
+    return gpu is not None and gpu.unified_memory
+
+
 def context_bytes(deployment: Deployment, flags: Flags) -> int:
     """Memory that is gone before the weights are loaded."""
     gpu = deployment.accelerator
-    if gpu is not None and gpu.unified_memory and not flags.get("used"):
+    if _shares_memory(deployment) and not flags.get("used"):
         return int(_UNIFIED * GIB)
     amd = gpu is not None and gpu.vendor.lower().startswith("amd")
     return int(_CONTEXT[amd][flags.tp * flags.pp > 1] * GIB)
@@ -145,8 +156,9 @@ def _terms(
               high=None if given else context * _most(context)),
         *([_term("other processes", used, "in use before the start, less to share out")]
           if used else []),
-        _term("weights", static.weights, f"tensor shapes over {flags.tp} ranks{_which(flags)}",
-              low=static.weights, high=static.weights * (1 + 2 * _WEIGHT_SLACK)),
+        _term("weights", static.weights, f"tensor shapes over {flags.tp} ranks{_which(flags)}"
+              + (f", and {static.grown:,} B that loading leaves in shared memory"
+                 if static.grown else ""), low=_weights(static)[0], high=_weights(static)[1]),
         _term("kept free for activations and graphs", static.kept,
               f"{static.before:,} B x (1 - {static.fraction:.4f})"),
     ]  # fmt: skip
@@ -158,10 +170,21 @@ def _terms(
         text = f"{states.slots:,} slots x {pools.state:,} B and one for padding"
         text += f", {states.drafted:,} B for draft tokens" if states.drafted else ""
         terms.append(_term("state pool", states.allocated, text))
+    if pools.unprinted and kv:
+        scales = (pools.tokens(kv) + pools.page) * pools.unprinted
+        terms.append(_term("scales", scales, f"{pools.unprinted:,} B a token that no line counts"))
     if draft:
         terms.append(_term("draft cache", draft, f"{pools.draft:,} B a token"))
     terms.append(_term("KV cache", kv, "what is left"))
     return terms
+
+
+def _weights(static: Static) -> tuple[float, float]:
+    """Least and most bytes that loading takes."""
+    tensors = static.weights - static.grown
+    least, _, most = _HOST_GROWS if static.grown else (0, 0, 0)
+    low, high = tensors * (1 - _WEIGHT_LESS), tensors * (1 + 2 * _WEIGHT_SLACK)
+    return low + least * GIB, high + most * GIB
 
 
 def _most(context: int) -> float:
@@ -182,8 +205,9 @@ def _interval(static: Static, flags: Flags, pools: Pools, kv: int) -> tuple[int,
     """How far the context and what stays with the weights may move the pools."""
     context = 0 if flags.get("free_memory") is not None else static.total - static.before
     more = int(context * (_most(context) - 1) * static.fraction)
-    spread = more + int(2 * _WEIGHT_SLACK * static.weights)
-    gain = int(context * (1 - _CONTEXT_LOW) * static.fraction)
+    least, most = _weights(static)
+    spread = more + int(most - static.weights)
+    gain = int(context * (1 - _CONTEXT_LOW) * static.fraction + static.weights - least)
     share = kv / static.pools if static.pools > 0 else 0
     interval = (max(0, kv - int(spread * share)), kv + int(gain * share))
     asked = flags.get("max_total_tokens")

@@ -26,6 +26,7 @@ from kvproof.engine.sglang.backend import (
 from kvproof.engine.sglang.compressed import Compressed, compressed_pools, compressed_slot_bytes
 from kvproof.engine.sglang.drafts import BLOCK_DRAFTS, draft_flags, draft_layers, own_draft
 from kvproof.engine.sglang.flags import Flags
+from kvproof.engine.sglang.four_bits import Extra, of_heads, of_latents, scales
 from kvproof.engine.sglang.windows import request_window_tokens, running_requests
 from kvproof.errors import UsageError
 from kvproof.kinds import (
@@ -56,8 +57,9 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` bytes of one request's states. `window` of the sliding pool; None: one pool.
     `charged`: bytes a token that sizing counts beyond `cell` (negative: it forgets some), `draft`
-    those of them that a draft's own pool takes. `pinned`: sliding tokens where they follow the
-    requests. `compressed`: DeepSeek-V4's pools in place of all these.
+    those of them that a draft's own pool takes, `unprinted` those of scales that the line with the
+    pools' size leaves out. `pinned`: sliding tokens where they follow the requests. `compressed`:
+    DeepSeek-V4's pools in place of all these.
     """
 
     full: int
@@ -74,6 +76,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "bf16"
     charged: int = 0
     draft: int = 0
+    unprinted: int = 0
     pinned: int = 0
     compressed: Compressed | None = None
     encoder: int = 0
@@ -144,6 +147,9 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
     cell += _encoder_rows(model, slots) * _row(slots, flags, dtype)
     layers = len({s.layer for s in full if not isinstance(s, ConvSlot | RecurrentSlot)})
     counted, draft = _draft_cells(model, deployment, flags, cell, layers)
+    packed = _four_bits(deployment, flags, full, dtype)
+    plain = cell - (sum(_own_scales(s, flags) for s in full) if dtype.name == "fp4" else 0)
+    cell, counted = plain + packed.printed, counted + packed.counted - packed.printed
     ratio = flags.get("swa_full_tokens_ratio", 0.8) if windows else 1.0
     own = sum(_cell(model, deployment, flags, s, dtype) for s in sliding)
     if flags.rules.swa_twice and model.architecture in _COUNTED_TWICE:
@@ -162,6 +168,7 @@ def make_pools(model: Model, deployment: Deployment, flags: Flags) -> Pools:
         dtype=dtype.name,
         charged=counted - _uncounted(model, deployment, flags, slots, dtype),
         draft=draft,
+        unprinted=packed.held - packed.printed,
         pinned=_pinned(flags, window, page),
         encoder=_encoder_tokens(model),
     )
@@ -227,8 +234,33 @@ def _row(slots: list[Slot], flags: Flags, dtype: ElementType) -> int:
 
 
 def _heads(slot: FullSlot | CrossSlot, flags: Flags, dtype: ElementType) -> int:
-    elements = max(1, slot.kv_heads // flags.attention_tp) * (slot.k_dim + slot.v_dim)
-    return dtype.bytes(elements) + (elements // 16 if dtype.name == "fp4" else 0)
+    elements = _numbers(slot, flags)
+    return dtype.bytes(elements) + (scales(elements) if dtype.name == "fp4" else 0)
+
+
+def _numbers(slot: FullSlot | CrossSlot, flags: Flags) -> int:
+    """Numbers a token of one layer's heads on one GPU."""
+    return max(1, slot.kv_heads // flags.attention_tp) * (slot.k_dim + slot.v_dim)
+
+
+def _own_scales(slot: Slot, flags: Flags) -> int:
+    """Bytes a token of a slot's own scales in FP4."""
+    if isinstance(slot, LatentSlot):
+        return scales(slot.latent_dim + slot.rope_dim)
+    return scales(_numbers(slot, flags)) if isinstance(slot, FullSlot | CrossSlot) else 0
+
+
+def _four_bits(
+    deployment: Deployment, flags: Flags, slots: list[Slot], dtype: ElementType
+) -> Extra:
+    """What FP4 takes beside the packed numbers of the slots."""
+    if dtype.name != "fp4":
+        return Extra()
+    latents = [s.latent_dim + s.rope_dim for s in slots if isinstance(s, LatentSlot)]
+    if latents:
+        return of_latents(latents)
+    heads = [_numbers(s, flags) for s in slots if isinstance(s, FullSlot | CrossSlot)]
+    return of_heads(deployment, flags, heads)
 
 
 def _draft_cells(
@@ -336,7 +368,7 @@ def _cell(
         scaled = is_sparse(model) and dtype.name == "fp8_e4m3"
         if scaled and not raw_rows(model, deployment, flags):
             return slot.latent_dim + slot.latent_dim // 128 * 4 + slot.rope_dim * 2
-        return dtype.bytes(width)
+        return dtype.bytes(width) + (scales(width) if dtype.name == "fp4" else 0)
     if isinstance(slot, IndexerSlot):
         row = slot.dim + slot.dim // _INDEXER_BLOCK * 4
         if flags.rules.shared_indexer:

@@ -49,11 +49,15 @@ def static_share(model: Model, deployment: Deployment, flags: Flags, total: int)
     """mem_fraction_static in force: as given or the default, cut for AITER attention."""
     if is_sparse(model) and flags.rules.sparse_share is not None:
         return flags.rules.sparse_share
-    share = flags.mem_fraction_static
+    share, rules = flags.mem_fraction_static, flags.rules
     if share is None:
         share = default_fraction(model, deployment, flags, total)
+    else:
+        share *= _image_factor(model, flags) if rules.image_cut_given else 1
+        if rules.cut_printed and flags.get("mem_fraction_resolved"):
+            return share
     context = flags.context_length or model.context or 0
-    aiter = flags.rules.aiter_cut and attention_backend(model, deployment, flags) == "aiter"
+    aiter = rules.aiter_cut and attention_backend(model, deployment, flags) == "aiter"
     return share * _AITER_CUT if aiter and context > _AITER_CONTEXT else share
 
 

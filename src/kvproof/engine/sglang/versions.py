@@ -34,8 +34,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Cards below 35 GiB: prefill chunk, graph batch with fewer than 4 GPUs, with more."""
     image_cut: float = 0.95
     """Factor on the share for multimodal models; 0: by the size of the vision encoder."""
+    image_cut_given: bool = True
+    """The cut for multimodal models holds for a share that is given, too."""
     aiter_cut: bool = False
     """The share is cut by 15 % with AITER attention and more than 8,192 positions."""
+    cut_printed: bool = False
+    """The arguments that the server prints have the share after AITER's cut."""
     draft_reserve_mib: int = 0
     prefill_graphs: Literal["asked", "piecewise", "breakable"] = "asked"
     graphs_with_draft: bool = True
@@ -91,6 +95,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The draft's cache is part of a token's bytes, and its weights are loaded before sizing."""
     compressed: Literal["none", "window", "requests", "cap"] = "none"
     """DeepSeek-V4: states by sliding page; C128 states by request; the sliding pool by request."""
+    fp4_recipes: bool = False
+    """FP4 caches by recipe: their scales are printed, sizing counts a layer unpacked to FP8."""
+    fp4_by_backend: bool = False
+    """Scales and the unpacked layer follow what attention reads."""
     context_ranks: Literal["none", "rows", "tokens"] = "none"
     """Decode context parallelism: what max_total_num_tokens prints, a rank's rows or all tokens."""
     compressed_drafts: bool = False
@@ -114,11 +122,12 @@ _CHANGES: tuple[tuple[tuple[int, ...], dict[str, object]], ...] = (
     ((0, 4, 5), {"share": "ranks_13", "image_cut": 0.9}),
     ((0, 4, 7), {"share": "ranks_48", "aiter_cut": True}),
     ((0, 4, 8), {"share": "card", "draft_reserve_mib": 2048}),
+    ((0, 4, 9), {"image_cut_given": False}),
     ((0, 4, 10), {"image_cut": 0.0}),
     ((0, 5, 3), {"share": "chunk", "small_card": (2048, 16, 80), "checkpoint_kv_dtype": True,
                  "sparse_share": 0.8, "sparse_replicas": True, "states_uncached": "all"}),
     ((0, 5, 4), {"sparse_share": None, "draft_states": "each", "states_uncached": "mamba2"}),
-    ((0, 5, 5), {"small_card": (2048, 24, 80)}),
+    ((0, 5, 5), {"small_card": (2048, 24, 80), "cut_printed": True}),
     ((0, 5, 6), {"sparse_replicas": False, "extra_layers": "last"}),
     ((0, 5, 7), {"swa_archs": _SWA_057, "states_uncached": "", "draft_states": "before",
                  "swa_twice": True}),
@@ -136,14 +145,14 @@ _CHANGES: tuple[tuple[tuple[int, ...], dict[str, object]], ...] = (
     ((0, 5, 15), {"prefill_graphs": "breakable", "strict_graphs": True,
                   "context_ranks": "rows"}),
     ((0, 5, 16), {"swa_archs": _SWA_0516, "graph_reserve_off": True, "paged_rocm_indexer": True,
-                  "compressed": "requests"}),
+                  "compressed": "requests", "fp4_recipes": True}),
     ((0, 5, 17), {"state_padding": True, "scaled_glm_on_sm12": True,
                   "graphs_to_context": False, "context_ranks": "tokens"}),
     ((0, 5, 18), {"swa_archs": _SWA_0518, "shared_indexer": True, "image_cache_mib": 100,
                   "strict_graphs": False}),
     ((0, 5, 19), {"scaled_rows_counted": True}),
     ((0, 5, 20), {"small_card": (4096, 48, 160)}),
-    ((0, 5, 21), {"compressed": "cap"}),
+    ((0, 5, 21), {"compressed": "cap", "fp4_by_backend": True}),
     ((0, 5, 22), {"batch_by_requests": True, "swa_by_requests": True}),
 )  # fmt: skip
 _NEWEST = 23
@@ -156,6 +165,25 @@ def releases() -> tuple[str, ...]:
         *(f"0.4.{patch}" for patch in range(11)),
         *(f"0.5.{patch}" for patch in range(_NEWEST + 1)),
     )
+
+
+# The day on which each release was published (its wheel's upload).
+_PUBLISHED = {
+    "0.4.0": "2024-12-03", "0.4.1": "2024-12-25", "0.4.2": "2025-01-27", "0.4.3": "2025-02-14",
+    "0.4.4": "2025-03-13", "0.4.5": "2025-04-07", "0.4.6": "2025-04-27", "0.4.7": "2025-06-10",
+    "0.4.8": "2025-06-24", "0.4.9": "2025-07-06", "0.4.10": "2025-07-31", "0.5.0": "2025-08-08",
+    "0.5.1": "2025-08-23", "0.5.2": "2025-09-11", "0.5.3": "2025-10-06", "0.5.4": "2025-10-24",
+    "0.5.5": "2025-11-06", "0.5.6": "2025-12-03", "0.5.7": "2026-01-01", "0.5.8": "2026-01-23",
+    "0.5.9": "2026-02-23", "0.5.10": "2026-04-05", "0.5.11": "2026-05-07", "0.5.12": "2026-05-16",
+    "0.5.13": "2026-06-11", "0.5.14": "2026-06-26", "0.5.15": "2026-07-10", "0.5.16": "2026-07-25",
+    "0.5.17": "2026-08-08", "0.5.18": "2026-08-21", "0.5.19": "2026-09-04", "0.5.20": "2026-09-18",
+    "0.5.21": "2026-10-01", "0.5.22": "2026-10-16", "0.5.23": "2026-10-30",
+}  # fmt: skip
+
+
+def published(release: str) -> str | None:
+    """The day on which a release was published (2026-10-30); None where it is not known."""
+    return _PUBLISHED.get(release)
 
 
 def rules_for(version: str | None) -> Rules:
