@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kvproof.engine.command import read_command, read_flags, render_command
@@ -77,3 +79,70 @@ def test_limits_of_pictures_are_printed_as_the_release_reads_them(
     assert f"--limit-mm-per-prompt {written}" in printed
     again = read_command(printed, engine=f"vllm@{release}")
     assert again.deployment.flags == read.deployment.flags
+
+
+_FORMS = {
+    "server, then model": "OLLAMA_CONTEXT_LENGTH=8192 ollama serve &\nsleep 2\nollama run qwen3:8b",
+    "exported": "export OLLAMA_CONTEXT_LENGTH=8192; ollama serve & ollama run qwen3:8b --verbose",
+    "containers": (
+        "docker run -d -e OLLAMA_CONTEXT_LENGTH=8192 --name o ollama/ollama:0.12.3\n"
+        "docker exec -it o ollama run qwen3:8b"
+    ),
+    "created": (
+        "cat > Modelfile <<EOF\nFROM qwen3:8b\nPARAMETER num_ctx 8192\nPARAMETER stop x\nEOF\n"
+        "ollama create mine -f Modelfile && ollama run mine"
+    ),
+    "a Modelfile": "FROM qwen3:8b\nPARAMETER temperature 1\nPARAMETER num_ctx 8192\n",
+    "a request": '{"model": "qwen3:8b", "prompt": "hi", "options": {"num_ctx": 8192}}',
+    "curl": (
+        "curl http://localhost:11434/api/generate -d "
+        """'{"model": "qwen3:8b", "options": {"num_ctx": 8192}}'"""
+    ),
+}
+
+
+@pytest.mark.parametrize("form", _FORMS)
+def test_ollamas_settings_in_any_form_are_one_start(form: str) -> None:
+    read = read_command(_FORMS[form])
+    assert read.model == "ollama:qwen3:8b"
+    flags = read.deployment.flags
+    assert flags.get("num_ctx", flags.get("context_length")) == 8192
+    assert not read.notes
+    version = "0.12.3" if form == "containers" else None
+    assert read.deployment.engine.version == version
+
+
+@pytest.mark.parametrize(
+    "form", ["num_ctx=8192 num_gpu=20", '{"num_ctx": 8192, "num_gpu": 20}',
+             "PARAMETER num_ctx 8192\nPARAMETER num_gpu 20",
+             "/set parameter num_ctx 8192\n/set parameter num_gpu 20"],
+)  # fmt: skip
+def test_ollamas_options_alone_name_no_model(form: str) -> None:
+    read = read_command(form, engine="ollama@0.12.0")
+    assert read.model is None
+    assert str(read.deployment.engine) == "ollama@0.12.0"
+    assert read.deployment.flags == {"num_ctx": 8192, "num_gpu": 20}
+
+
+def test_a_modelfile_that_lies_here_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "Modelfile"
+    file.write_text("FROM ./x.gguf\nPARAMETER num_ctx 4096\n")
+    for text in (str(file), f"ollama create mine -f {file}; ollama run mine"):
+        read = read_command(text)
+        assert (read.model, read.deployment.flags["num_ctx"]) == ("./x.gguf", 4096)
+    with pytest.raises(UsageError, match="is not here"):
+        read_command(f"ollama create mine -f {tmp_path}/none; ollama run mine")
+
+
+def test_ollamas_unknown_options_are_refused() -> None:
+    for text in ("num_ctx=8192 num_ctxt=1", "ollama run x --num-ctxt 8192"):
+        with pytest.raises(UsageError, match=r"num.ctxt.*num-ctx"):
+            read_command(text)
+    with pytest.raises(UsageError, match="options of the request is no object"):
+        read_command('{"model": "x", "options": [1]}')
+
+
+def test_the_servers_variables_before_run_are_said() -> None:
+    read = read_command("OLLAMA_NUM_PARALLEL=2 ollama run x")
+    assert read.deployment.flags == {"num_parallel": 2}
+    assert "read as set for ollama serve" in read.notes[0]

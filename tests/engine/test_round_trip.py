@@ -12,7 +12,6 @@ import kvproof
 from kvproof.engine.base import ranks_of
 from kvproof.engine.command import read_command, render_command
 from kvproof.engine.ollama.flags import as_llamacpp
-from kvproof.errors import UsageError
 
 COUNT = st.integers(1, 16)
 SHARE = st.floats(0.05, 1.0).map(lambda x: round(x, 3))
@@ -92,5 +91,21 @@ def test_ollamas_context_is_the_servers_default() -> None:
     text = render_command("ollama:tiny", kvproof.Deployment("ollama", num_ctx=8192))
     again = read_command(text).deployment
     assert as_llamacpp(again).flags == as_llamacpp(kvproof.Deployment("ollama", num_ctx=8192)).flags
-    with pytest.raises(UsageError, match="PARAMETER num_batch 64 in a Modelfile"):
-        render_command("ollama:tiny", kvproof.Deployment("ollama", num_batch=64))
+
+
+def test_options_of_a_request_are_a_modelfiles() -> None:
+    given = kvproof.Deployment("ollama", num_batch=64, num_gpu=20, kv_cache_type="q8_0")
+    text = render_command("ollama:tiny:1b", given)
+    assert text.splitlines() == [
+        "OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve &",
+        "cat > Modelfile <<'EOF'",
+        "FROM tiny:1b",
+        "PARAMETER num_batch 64",
+        "PARAMETER num_gpu 20",
+        "EOF",
+        "ollama create planned -f Modelfile",
+        "ollama run planned",
+    ]
+    again = read_command(text)
+    assert (again.model, again.notes) == ("ollama:tiny:1b", ())
+    assert again.deployment.flags == given.flags

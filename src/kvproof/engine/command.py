@@ -51,18 +51,24 @@ class Reader(msgspec.Struct, frozen=True):
     `entry` is the command that the images whose names hold one of `images` run by themselves, so
     that only its arguments stand beside them. `offered` gives the flags that say the same to the
     release named (None: the newest), which may have fewer; `later` raises UsageError for options
-    that came after it. `serves` names a model, which a pasted
+    that came after it. `together` makes one command of all that start the engine in a text, with
+    where its arguments begin and notes; `other_forms` the words of settings that are no command
+    (None: they are none of the engine's). `serves` names a model, which a pasted
     command may call otherwise, as the engine takes it (None: it can't be).
     """
 
     engine: str
     start: Callable[[Words], int | None]
     grammar: Grammar
-    render: Callable[[str, Mapping[str, Any]], list[str]]
+    render: Callable[[str, Mapping[str, Any]], list[str] | str]
     images: tuple[str, ...] = ()
     entry: tuple[str, ...] = ()
     offered: Callable[[Mapping[str, Any], str | None], Mapping[str, Any]] | None = None
     later: Callable[[Iterable[str], str | None], None] | None = None
+    together: Callable[[Sequence[tuple[Words, int]]], tuple[Words, int, tuple[str, ...]]] | None = (
+        None
+    )
+    other_forms: Callable[[str], Sequence[str] | None] | None = None
     serves: Callable[[Model, str | None], Served | None] = in_folder
 
 
@@ -127,17 +133,35 @@ def read_command(
     """
     found = list(_starts(simple_commands(command)))
     if not found:
-        raise UsageError(
-            f"no known engine is started by {' '.join(command.split())[:60]!r}",
-            hint="known: " + ", ".join(_ENGINES),
-        )
-    reader, words, start = found[0]
-    read = _command(reader, with_container_variables(words, start), start, gpu, flags)
-    read = in_release(read, engine)
-    if len(found) == 1:
-        return read
-    note = f"the text starts {len(found)} servers: the first one is read"
-    return msgspec.structs.replace(read, notes=(note, *read.notes))
+        return in_release(_other_form(command, engine, gpu, flags), engine)
+    reader = found[0][0]
+    own = [(with_container_variables(words, at), at) for by, words, at in found if by is reader]
+    words, start = own[0]
+    notes: tuple[str, ...] = ()
+    if reader.together is not None:
+        words, start, notes = reader.together(own)
+    read = in_release(_command(reader, words, start, gpu, flags), engine)
+    count = len(found) - (len(own) - 1 if reader.together is not None else 0)
+    if count > 1:
+        notes = (f"the text starts {count} servers: the first one is read", *notes)
+    return msgspec.structs.replace(read, notes=(*notes, *read.notes))
+
+
+def _other_form(
+    text: str, engine: str | None, gpu: str | None, flags: Mapping[str, Any]
+) -> Command:
+    """What settings that are no command start. Raises UsageError for text of no known engine."""
+    wanted = None if engine is None else parse_engine(engine).name
+    for reader in readers():
+        if reader.other_forms is None or wanted not in (None, reader.engine):
+            continue
+        words = reader.other_forms(text)
+        if words is not None:
+            return _command(reader, Words(tuple(words)), 0, gpu, flags)
+    raise UsageError(
+        f"no known engine is started by {' '.join(text.split())[:60]!r}",
+        hint="known: " + ", ".join(_ENGINES),
+    )
 
 
 def read_words(words: Words, gpu: str | None = None, **flags: Any) -> Command | None:
@@ -163,7 +187,8 @@ def render_command(model_name: str, deployment: Deployment) -> str:
     flags: Mapping[str, Any] = deployment.flags
     if reader.offered is not None:
         flags = reader.offered(flags, deployment.engine.version)
-    return shlex.join(reader.render(model_name, flags))
+    rendered = reader.render(model_name, flags)
+    return rendered if isinstance(rendered, str) else shlex.join(rendered)
 
 
 def served_as(model: Model, engine: str, named: str | None) -> Served | None:

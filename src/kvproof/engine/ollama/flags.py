@@ -25,6 +25,8 @@ NAMES = (
     "sched_spread", "seed", "temperature", "top_k", "top_p", "min_p", "repeat_last_n",
     "repeat_penalty", "stop", "numa",
     "use_mmap", "use_mlock", "host", "models", "gpu_overhead", "load_timeout", "new_engine",
+    "typical_p", "tfs_z", "presence_penalty", "frequency_penalty", "penalize_newline", "mirostat",
+    "mirostat_tau", "mirostat_eta", "low_vram", "vocab_only", "f16_kv", "logits_all",
 )  # fmt: skip
 _UBATCH = 512
 _PLAIN_TYPES = ("f16", "f32", "bf16")

@@ -10,6 +10,7 @@ from kvproof.surfaces.cli.options import notes_of, warn
 
 _ABSENT_FILE = "give the file's path, or name its model: kvproof plan MODEL --gpu GPU -- COMMAND"
 _DEFAULT_TAG = ":latest"
+_OLLAMA, _LATEST = "ollama:", "-latest"
 
 
 def chosen_model(ctx: click.Context, named: str | None, usage: str) -> Any:
@@ -30,8 +31,22 @@ def chosen_model(ctx: click.Context, named: str | None, usage: str) -> Any:
     except ModelError as error:
         if asked == named and asked.endswith(".gguf"):
             raise ModelError(error.message, hint=_ABSENT_FILE) from None
+        if asked.startswith(_OLLAMA):
+            raise ModelError(
+                error.message, hint=f"{error.hint}, or {_in_catalogue(asked)}"
+            ) from None
         raise
     return _beside(ctx, model, named) if source and named and source != named else model
+
+
+def _in_catalogue(asked: str) -> str:
+    """How a model of Ollama's that is not in the store is named by its config instead."""
+    from kvproof.model.catalog import find
+
+    name = asked.removeprefix(_OLLAMA)
+    last = name.rpartition("/")[2].replace(":", "-").removesuffix(_LATEST)
+    known = find(last)
+    return f"name its model: kvproof plan {known.name if known else 'MODEL'} --gpu GPU -- ollama run {name}"
 
 
 def refuse_command(source: str) -> None:

@@ -24,7 +24,9 @@ def printed(model: Any, deployment: Any, named: str | None, left_out: tuple[str,
         command = render_command(served.name, deployment)
     except UsageError:
         return ""  # a flag that has no spelling there
-    lines = [heading("Command"), f"  {command}"]
+    # A here-document ends at a line that holds its mark alone: such a command stands at the margin.
+    margin = "" if "<<" in command else "  "
+    lines = [heading("Command"), *(f"{margin}{line}" for line in command.splitlines())]
     if served.note:
         lines.append(paint(f"  {served.note}", "dim"))
     for why, flags in (
