@@ -46,7 +46,8 @@ def _in_catalogue(asked: str) -> str:
     name = asked.removeprefix(_OLLAMA)
     last = name.rpartition("/")[2].replace(":", "-").removesuffix(_LATEST)
     known = find(last)
-    return f"name its model: kvproof plan {known.name if known else 'MODEL'} --gpu GPU -- ollama run {name}"
+    model = "MODEL" if known is None else known.name
+    return f"name its model: kvproof plan {model} --gpu GPU -- ollama run {name}"
 
 
 def refuse_command(source: str) -> None:
