@@ -146,3 +146,11 @@ def test_the_servers_variables_before_run_are_said() -> None:
     read = read_command("OLLAMA_NUM_PARALLEL=2 ollama run x")
     assert read.deployment.flags == {"num_parallel": 2}
     assert "read as set for ollama serve" in read.notes[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["\n" * 19_000, "FROM \n" * 1_900, '{"a":' * 3_000, "/set " * 1_900]
+)
+def test_texts_of_no_engine_are_refused_at_once(text: str) -> None:
+    with pytest.raises(UsageError, match="no known engine"):
+        read_command(text)

@@ -25,10 +25,9 @@ _RUNS = ("run", "launch", "pull", "show")
 _FILE = ("-f", "--file")
 _MODELFILE = "Modelfile"
 _LONGEST = 1_000_000
-_LINES = re.compile(r"^\s*(?:FROM|PARAMETER|/set\s+parameter)\s+\S", re.IGNORECASE | re.MULTILINE)
-_SET = re.compile(
-    r"^\s*/set\s+parameter\s+(\w{1,40})\s+(\S{1,80})\s*$", re.IGNORECASE | re.MULTILINE
-)
+_EACH = re.IGNORECASE | re.MULTILINE
+_LINES = re.compile(r"^[ \t]*(?:FROM|PARAMETER|/set[ \t]+parameter)[ \t]+\S", _EACH)
+_SET = re.compile(r"^[ \t]*/set[ \t]+parameter[ \t]+(\w{1,40})[ \t]+(\S{1,80})[ \t]*$", _EACH)
 _PAIR = re.compile(r"(\w{1,40})=([^\s,;]{1,80})$")
 _BODY = re.compile(r"(?:-d|--data(?:-raw|-binary)?|--json)$")
 
