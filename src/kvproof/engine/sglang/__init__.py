@@ -15,6 +15,7 @@ from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deploymen
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
 from kvproof.engine.hooks import Copies, Traits
+from kvproof.engine.sglang.capabilities import refused_capability
 from kvproof.engine.sglang.drafts import draft_for, draft_notes
 from kvproof.engine.sglang.dtypes import run_in
 from kvproof.engine.sglang.flags import Flags, read_flags
@@ -37,6 +38,7 @@ __all__ = [
     "check_flags",
     "copies_for",
     "draft_for",
+    "refusals_for",
     "served_model",
     "share",
     "warnings_for",
@@ -58,6 +60,12 @@ def check_flags(deployment: Deployment) -> None:
 def warnings_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
     """A draft that isn't known."""
     return draft_notes(model, read_flags(deployment))
+
+
+def refusals_for(model: Model, deployment: Deployment) -> tuple[str, ...]:
+    """Why SGLang does not start: the GPU is older than what it, or a quantization, needs."""
+    said = refused_capability(model, deployment, read_flags(deployment).get("quantization"))
+    return () if said is None else (said,)
 
 
 def copies_for(deployment: Deployment) -> Copies:
