@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kvproof.engine.base import Deployment
 from kvproof.engine.command import read_command, read_flags, render_command
 from kvproof.engine.manifest import read_manifest
+from kvproof.engine.tensorrt_llm.flags import read_flags as read_trt
 from kvproof.errors import UsageError
 
 
@@ -154,3 +156,38 @@ def test_the_servers_variables_before_run_are_said() -> None:
 def test_texts_of_no_engine_are_refused_at_once(text: str) -> None:
     with pytest.raises(UsageError, match="no known engine"):
         read_command(text)
+
+
+_YAML = """cat > /tmp/x.yaml <<'EOF'
+kv_cache_config:
+  free_gpu_memory_fraction: 0.8
+  tokens_per_block: 64
+  max_attention_window: [1024, 4096]
+  dtype: fp8
+enable_attention_dp: true
+speculative_config:
+  decoding_type: MTP
+  num_nextn_predict_layers: 1
+EOF
+trtllm-serve a/b --tp_size 4 --extra_llm_api_options /tmp/x.yaml --max_batch_size 8
+"""
+
+
+def test_what_only_a_file_of_options_takes_is_printed_as_one() -> None:
+    read = read_command(_YAML)
+    printed = render_command("a/b", read.deployment)
+    assert printed.splitlines()[-1] == (
+        "trtllm-serve a/b --tp_size 4 --max_batch_size 8 --extra_llm_api_options options.yaml"
+    )
+    assert "  max_attention_window: [1024,4096]" in printed.splitlines()
+    again = read_command(printed)
+    assert again.deployment.flags == read.deployment.flags
+    assert (again.model, again.notes) == ("a/b", ())
+
+
+def test_settings_of_the_cache_alone_lie_under_its_key() -> None:
+    given = Deployment("tensorrt_llm", max_tokens=4096, tokens_per_block=64, tp_size=2)
+    again = read_command(render_command("a/b", given)).deployment
+    assert again.flags["kv_cache_config"] == {"max_tokens": 4096, "tokens_per_block": 64}
+    kept = {k: v for k, v in read_trt(again).given.items() if k != "kv_cache_config"}
+    assert kept == read_trt(given).given

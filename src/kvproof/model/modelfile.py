@@ -13,7 +13,7 @@ from kvproof.errors import ModelError
 from kvproof.model.types import Model
 
 _LONGEST = 1_000_000
-_LINE = re.compile(r"\s*(FROM|PARAMETER)\s+(.+?)\s*$", re.IGNORECASE)
+_LINE = re.compile(r"\s*(FROM|PARAMETER)\s+(\S.*)$", re.IGNORECASE)
 _FIRST = re.compile(r"\A(?:\s*(?:#[^\n]*)?\n)*\s*FROM\s+\S", re.IGNORECASE)
 # Parameters that are lists: the last one would hide the others, and none decides memory.
 _LISTS = ("stop",)
@@ -56,9 +56,9 @@ def parse_modelfile(text: str) -> tuple[str | None, dict[str, str]]:
         if match is None:
             continue
         if match[1].upper() == "FROM":
-            base = base or match[2].strip("\"'")
+            base = base or match[2].strip().strip("\"'")
             continue
-        name, _, value = match[2].partition(" ")
+        name, _, value = match[2].strip().partition(" ")
         parameters[name.lower()] = value.strip().strip("\"'")
     return base, parameters
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from kvproof.engine.shell import Words
 from kvproof.engine.tensorrt_llm import canonical_flag, flag_names, is_read
 from kvproof.errors import UsageError, unknown_name
 
+_PLAIN = re.compile(r"[A-Za-z][\w.-]{0,80}$")
 _PROGRAMS = ("trtllm-serve", "trtllm-bench")
 _VERBS = ("serve", "throughput", "latency", "disaggregated", "mm_embedding_serve")
 _IMAGE = re.compile(r"(?:^|/)tensorrt-llm/release:v?(\d+\.\d+[\w.]*)")
@@ -85,24 +87,54 @@ _OPTIONS = (
     "max_seq_len", "max_beam_width", "free_gpu_memory_fraction", "kv_cache_dtype", "backend",
     "trust_remote_code", "gpus_per_node", "enable_chunked_prefill",
 )  # fmt: skip
+# What lies under kv_cache_config in the file of options (llmapi/llm_args.py, KvCacheConfig).
+_OF_CACHE = (
+    "max_tokens", "max_gpu_total_bytes", "host_cache_size", "tokens_per_block",
+    "max_attention_window", "sink_token_length", "enable_block_reuse", "enable_partial_reuse",
+    "copy_on_partial_reuse", "use_uvm", "onboard_blocks", "cross_kv_cache_fraction",
+    "secondary_offload_min_priority", "event_buffer_max_size",
+    "attention_dp_events_gather_period_ms", "use_kv_cache_manager_v2", "max_util_for_resume",
+    "pool_ratio", "avg_seq_len", "mamba_ssm_cache_dtype", "mamba_state_cache_interval",
+)  # fmt: skip
+_CACHE = "kv_cache_config"
+_FILE = "options.yaml"
+_OWN = ("used", "gpu_memory", "free_memory")
 
 
-def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
-    """`trtllm-serve` with the flags; what only its configuration file takes is refused."""
+def _render(model: str, flags: Mapping[str, Any]) -> list[str] | str:
+    """`trtllm-serve` with the flags; what only its file of options takes stands in such a file."""
     name, at, revision = model.rpartition("@")
     words = ["trtllm-serve", *([name, "--revision", revision] if at else [model])]
+    nested = flags.get(_CACHE)
+    cache: dict[str, Any] = dict(nested) if isinstance(nested, Mapping) else {}
+    others: dict[str, Any] = {}
     for name, value in flags.items():
         key = canonical_flag(name)
-        if value is None or value is False or name in ("used", "gpu_memory", "free_memory"):
+        if value is None or name in (*_OWN, _CACHE):
             continue
-        if key not in _OPTIONS:
-            raise UsageError(
-                f"{key} has no option of trtllm-serve", hint="put it under kv_cache_config in YAML"
-            )
-        words.append(f"--{_SPELLED.get(key, key)}")
-        if value is not True:
-            words.append(str(value))
-    return words
+        if key in _OF_CACHE:
+            cache[key] = value
+        elif key not in _OPTIONS:
+            others[key] = value
+        elif value is not False:
+            words.append(f"--{_SPELLED.get(key, key)}")
+            words += [] if value is True else [str(value)]
+    if not cache and not others:
+        return words
+    lines = [f"cat > {_FILE} <<'EOF'", *_yaml({_CACHE: cache} if cache else {}), *_yaml(others)]
+    return "\n".join([*lines, "EOF", shlex.join([*words, "--extra_llm_api_options", _FILE])])
+
+
+def _yaml(values: Mapping[str, Any], margin: str = "") -> Iterator[str]:
+    """Lines of YAML; lists and what no plain word is as JSON, which YAML holds."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value and all(_PLAIN.match(str(part)) for part in value):
+            yield f"{margin}{key}:"
+            yield from _yaml(value, margin + "  ")
+        elif isinstance(value, str) and _PLAIN.match(value):
+            yield f"{margin}{key}: {value}"
+        else:
+            yield f"{margin}{key}: {msgspec.json.encode(value).decode()}"
 
 
 READER = Reader(
