@@ -110,6 +110,46 @@ def test_the_llm_class_asks_for_its_own_batch() -> None:
     assert "usage_context" not in setup_of(other, gpu="H100-80GB").deployment.flags
 
 
+@pytest.mark.parametrize(
+    ("server", "offline"), [("", True), ("(APIServer pid=9) INFO up\n", False)]
+)
+def test_an_engine_without_a_server_asks_for_the_batch_of_the_llm_class(
+    server: str, offline: bool
+) -> None:
+    """The settings come from a process without a name, the engine's has one."""
+    text = (
+        "INFO 09-07 00:14:16 [vllm.py:1536] Cudagraph is disabled under eager mode\n"
+        "(EngineCore pid=1) INFO 09-07 00:14:19 [core.py:123] Initializing a V1 LLM engine "
+        "(v0.28.1) with config: model='Qwen/Qwen2.5-1.5B-Instruct', max_seq_len=4096\n"
+    )
+    flags = setup_of(kvproof.read_log(text + server), gpu="RTX-3090").deployment.flags
+    assert ("usage_context" in flags) is offline
+
+
+@pytest.mark.parametrize(
+    ("line", "backend"),
+    [
+        (
+            "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['MARLIN'].",
+            "cutlass",
+        ),
+        ("Using TRITON Unquantized MoE backend out of potential backends: [].", "triton"),
+        ("Using 'FLASHINFER_CUTEDSL' NvFp4 MoE backend out of potential backends: [].", None),
+        ("Using default MoE config. Performance might be sub-optimal!", None),
+    ],
+)
+def test_the_kernel_of_experts_is_read(line: str, backend: str | None) -> None:
+    text = _START.replace("0.31.0", "0.20.0") + f"INFO [nvfp4.py:203] {line}\n"
+    flags = setup_of(kvproof.read_log(text), gpu="RTX-5090").deployment.flags
+    assert flags.get("moe_backend") == backend
+
+
+def test_the_banner_names_the_model() -> None:
+    text = "INFO [utils.py:287]   █▄█▀ █     █     █     █  model   Qwen/Qwen3-14B\n"
+    log = kvproof.read_log(text + "INFO Available KV cache memory: 13.49 GiB\n")
+    assert log.model == "Qwen/Qwen3-14B"
+
+
 def test_a_known_total_of_another_driver_is_taken_as_printed() -> None:
     text = (
         "the current vLLM instance can use total_gpu_memory (14.74GiB) x gpu_memory_utilization "

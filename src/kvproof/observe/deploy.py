@@ -35,12 +35,22 @@ _SAMPLER, _RUNNER = "top_k_sampler", "runner_module"
 the reader names the flags."""
 _ENTRY = "entry_module"
 """Set where the module of the LLM class prints: it asks for other batches than the server."""
+_PLAIN, _CORE, _SERVER = "plain_module", "core_process", "server_process"
+"""Set where the settings are printed by no named process, where the engine's process has its name,
+and the server's: offline, the engine's alone has one."""
+_KERNEL = "experts_kernel"
+_BACKENDS = {
+    "VLLM_CUTLASS": "cutlass", "TRITON": "triton", "DEEPGEMM": "deep_gemm", "MARLIN": "marlin",
+    "FLASHINFER_CUTLASS": "flashinfer_cutlass", "FLASHINFER_TRTLLM": "flashinfer_trtllm",
+}  # fmt: skip
+"""What vLLM's lines call the kernels of experts, as --moe-backend names them."""
 _CAPTURED, _MOST_CAPTURED = "captured_most", 512
 """The largest batch that graphs are captured for: twice the decoded tokens, up to a bound."""
 _SIZED = ("compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Flags that may set those batches."""
 _PLATFORM = "printed_platform"
 """What V0's line of blocks calls the platform from 0.7 on."""
+_PRINTED = (_PLATFORM, _SAMPLER, _RUNNER, _ENTRY, _CAPTURED, _PLAIN, _CORE, _SERVER, _KERNEL)
 _VENDORS = {"cuda": ("NVIDIA",), "rocm": ("AMD",)}
 _FIRST_RUNNER = "gpu_model_runner"
 """V1's first runner; the second's module has the name that V0's had."""
@@ -209,10 +219,7 @@ def _flags(
     if options is not None and concurrency:
         wanted.setdefault(flag_of(options.length), int(concurrency))
     if log.engine == "vllm":
-        printed = {
-            name: wanted.pop(name, None)
-            for name in (_PLATFORM, _SAMPLER, _RUNNER, _ENTRY, _CAPTURED)
-        }
+        printed = {name: wanted.pop(name, None) for name in _PRINTED}
         wanted |= _told(log, wanted, printed)
     kept: dict[str, Any] = {}
     dropped: dict[str, str] = {}
@@ -240,8 +247,12 @@ def _told(log: Log, flags: Mapping[str, Any], printed: Mapping[str, Any]) -> dic
         told["flashinfer_sampler"] = str(sampler).lower() == "flashinfer"
     if runner is not None:
         told["use_v2_model_runner"] = str(runner) != _FIRST_RUNNER
-    if printed[_ENTRY] is not None:
+    alone = printed[_PLAIN] and printed[_CORE] and not printed[_SERVER]
+    if printed[_ENTRY] is not None or alone:
         told["usage_context"] = "llm_class"
+    kernel = _BACKENDS.get(str(printed[_KERNEL]).upper())
+    if kernel and "moe_backend" not in flags:
+        told["moe_backend"] = kernel
     sequences = _sequences(printed[_CAPTURED], flags)
     if sequences:
         told["max_num_seqs"] = sequences

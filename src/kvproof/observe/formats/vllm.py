@@ -24,6 +24,7 @@ ROWS = (
     Row("api server version", r"vLLM API server version {version:ver}", "0.2+",
         "vllm/entrypoints/openai/api_server.py"),
     Row("version", r"[▀▄█] {1,4}version {version:ver}", "0.16+", "vllm/entrypoints/utils.py"),
+    Row("model ", r"█ {1,4}model {1,8}{model:word}", "0.16+", "vllm/entrypoints/utils.py"),
     Row("version", r"vllm[ _-]?(?:version)?[ :=]+{version:ver}", "any", _QUOTED),
     Row("device_name=", r"device_name={gpu:word}\.json", "0.3+", "fused_moe/fused_moe.py"),
     Row("max model len", r"using max model len {flag.max_model_len:int}", "0.9+",
@@ -40,9 +41,17 @@ ROWS = (
     Row("falling back to the pytorch", r"falling back to the {flag.top_k_sampler:word} "
         r"implementation of top-p & top-k sampling", "0.8+",
         "vllm/v1/sample/ops/topk_topp_sampler.py"),
+    Row("moe backend", r"using '?{flag.experts_kernel:word}'? [\w-]{2,16} MoE backend", "0.14+",
+        "vllm/model_executor/layers/fused_moe/oracle"),
     Row("model_runner.py:", r"\[{flag.runner_module:word}\.py:\d{1,6}\]", "any", _RUNNER),
     Row("llm.py:", r"\[(?=llm\.py){flag.entry_module:word}\.py:\d{1,6}\]", "any",
         "vllm/entrypoints/llm.py"),
+    Row("[vllm.py:", r"^(?:INFO|WARNING) [\d-]{5} [\d:]{8} \[(?=vllm\.py:){flag.plain_module:word}",
+        "0.11+", "vllm/config/vllm.py"),
+    Row("(enginecore", r"^\((?=EngineCore){flag.core_process:word}", "0.10.1+",
+        "vllm/utils/system_utils.py (decorate_logs)"),
+    Row("(apiserver", r"^\((?=APIServer){flag.server_process:word}", "0.10.1+",
+        "vllm/utils/system_utils.py (decorate_logs)"),
     Row("cudagraph_capture_sizes", r"cudagraph_capture_sizes.{0,2}: ?\[1, (?:\d{1,4}, ){0,600}"
         r"{flag.captured_most:int}\]", "0.11.1+", "vllm/config/vllm.py"),
     Row("chunked prefill tokens", r"chunked prefill tokens = {flag.max_num_batched_tokens:int}\. "
