@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import kvproof
 from kvproof.engine.base import Deployment
 from kvproof.engine.command import read_command, read_flags, render_command
 from kvproof.engine.manifest import read_manifest
@@ -191,3 +192,14 @@ def test_settings_of_the_cache_alone_lie_under_its_key() -> None:
     assert again.flags["kv_cache_config"] == {"max_tokens": 4096, "tokens_per_block": 64}
     kept = {k: v for k, v in read_trt(again).given.items() if k != "kv_cache_config"}
     assert kept == read_trt(given).given
+
+
+@pytest.mark.parametrize("windows", [[1024], [1024, 40_960]])
+def test_windows_bound_what_a_sequence_keeps_and_a_step_reads(windows: list[int]) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    given = Deployment("tensorrt_llm", "H100-80GB", max_attention_window=windows)
+    found = kvproof.plan(model, given, contexts=[16_384]).rows[0]
+    layers = [windows[layer % len(windows)] for layer in range(36)]
+    assert found.bytes_per_sequence == sum(min(16_384, w) * 4_096 for w in layers)
+    pool = found.sequences * found.bytes_per_sequence
+    assert pool <= kvproof.budget(model, given).kv_bytes

@@ -20,7 +20,6 @@ from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deploymen
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
 from kvproof.engine.hooks import Copies, Traits
-from kvproof.engine.rank_weights import rank_weight_bytes
 from kvproof.engine.stages import own_stages, scarcest, stage_layers
 from kvproof.engine.tensorrt_llm.flags import (
     Flags,
@@ -37,8 +36,10 @@ from kvproof.engine.tensorrt_llm.pools import (
     slot_bytes,
     state_bytes,
     typed_states,
+    windowed,
 )
 from kvproof.engine.tensorrt_llm.states import state_capacity
+from kvproof.engine.tensorrt_llm.weights import weight_bytes
 from kvproof.errors import KvproofError, UsageError
 from kvproof.kinds import CrossSlot, LatentSlot, Types
 from kvproof.model.types import Model
@@ -85,12 +86,14 @@ def types_for(model: Model, deployment: Deployment) -> Types:
 
 
 def served_model(model: Model, deployment: Deployment) -> Model:
-    """The model with what its convolutions keep and its states' types.
+    """The model with what its convolutions keep, its states' types and its layers' windows.
 
     Source: TensorRT-LLM 1.x, _torch/pyexecutor/mamba_cache_manager.py (d_conv - 1), config_utils.py
     (resolve_ssm_cache_dtype: the checkpoint's mamba_ssm_dtype is of no account).
     """
-    return typed_states(keeping(model, before_current), read_flags(deployment))
+    flags = read_flags(deployment)
+    typed = typed_states(keeping(model, before_current), flags)
+    return windowed(typed, flags, _length(model, flags))
 
 
 def _length(model: Model, flags: Flags) -> int:
@@ -240,12 +243,6 @@ def _buffer_words(flags: Flags) -> str:
     return f"logits of {flags.max_batch_size:,} sequences{one}"
 
 
-def _weights(model: Model, flags: Flags) -> int:
-    return rank_weight_bytes(
-        model, flags.tp, flags.layers, flags.attention_tp, flags.get("quantization")
-    )
-
-
 def _states(model: Model, flags: Flags) -> int:
     """States of a full batch in the stage's layers."""
     held = [s for s in model.slots if flags.layers is None or s.layer in flags.layers]
@@ -263,7 +260,7 @@ def _free(model: Model, flags: Flags, total: int) -> int:
     if known is not None:
         return int(known)
     beside = 0 if _states_alone(model, flags) else _states(model, flags)
-    taken = _weights(model, flags) + sum(_buffers(model, flags)) + beside
+    taken = weight_bytes(model, flags) + sum(_buffers(model, flags)) + beside
     return max(0, total - taken - int(_CONTEXT) - int(flags.get("used", 0)))
 
 
@@ -301,7 +298,7 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     if total is None:
         raise UsageError("no GPU is named", hint="give gpu=... or gpu_memory=...")
     flags = _deciding(model, deployment, flags)
-    weights, states = _weights(model, flags), _states(model, flags)
+    weights, states = weight_bytes(model, flags), _states(model, flags)
     activation, sampling = _buffers(model, flags)
     context, used, known = int(_CONTEXT), flags.get("used", 0), flags.get("free_memory")
     free = _free(model, flags, total)

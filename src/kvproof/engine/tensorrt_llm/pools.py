@@ -23,6 +23,7 @@ from kvproof.kinds import (
     IndexerSlot,
     LatentSlot,
     RecurrentSlot,
+    SlidingSlot,
     Slot,
 )
 from kvproof.kinds.elements import ElementType, element_type
@@ -104,6 +105,31 @@ def typed_states(model: Model, flags: Flags) -> Model:
         for slot in model.slots
     )
     return msgspec.structs.replace(model, slots=slots)
+
+
+def windowed(model: Model, flags: Flags, length: int) -> Model:
+    """The model whose layers keep, and read, no more than max_attention_window gives each."""
+    if not flags.get("max_attention_window"):
+        return model
+    layers = dict.fromkeys(slot.layer for slot in model.slots if isinstance(slot, FullSlot))
+    windows = dict(zip(layers, _windows(flags, len(layers), length), strict=True))
+
+    def kept(slot: Slot) -> Slot:
+        if not isinstance(slot, FullSlot) or windows[slot.layer] >= length:
+            return slot
+        window = windows[slot.layer]
+        if isinstance(slot, SlidingSlot):
+            return msgspec.structs.replace(slot, window=min(window, slot.window))
+        return SlidingSlot(
+            layer=slot.layer,
+            kv_heads=slot.kv_heads,
+            k_dim=slot.k_dim,
+            v_dim=slot.v_dim,
+            prefix=slot.prefix,
+            window=window,
+        )
+
+    return msgspec.structs.replace(model, slots=tuple(kept(slot) for slot in model.slots))
 
 
 def pools(model: Model, flags: Flags, length: int) -> tuple[Pool, ...]:
