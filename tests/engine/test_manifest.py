@@ -358,3 +358,40 @@ def test_the_nodes_label_names_the_gpu(form: str, product: str, gpu: str | None)
     assert (f"{found.gpu_count}x{found.accelerator.name}" if found.accelerator else None) == gpu
     assert any("gpu.product" in note for note in read.notes) == (form in (SELECTOR, AFFINITY))
     assert read_manifest(text, "2xB200").deployment.gpu == "2xB200-180GB"
+
+
+_SLICE = """
+kind: Pod
+spec:
+  {selector}
+  containers:
+  - image: lmsysorg/sglang:v0.5.3
+    command: [python3, -m, sglang.launch_server, --model-path, Qwen/Qwen3-8B]
+    resources: {{limits: {{{resource}: 1}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("resource", "gpu", "planned"),
+    [
+        ("nvidia.com/mig-3g.40gb", None, "H100-80GB:3g.40gb"),
+        ("nvidia.com/mig-1g.10gb.me", "A100-80GB", "A100-80GB:1g.10gb"),
+        ("nvidia.com/mig-3g.40gb", "H100-80GB:1g.10gb", "H100-80GB:1g.10gb"),
+        ("nvidia.com/gpu", "H100-80GB", "H100-80GB"),
+    ],
+)
+def test_a_container_that_asks_for_a_slice_gets_one(
+    resource: str, gpu: str | None, planned: str
+) -> None:
+    selector = "nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}"
+    read = read_manifest(_SLICE.format(resource=resource, selector=selector), gpu)
+    assert read.deployment.gpu == planned
+    assert any("asks for MIG slices" in note for note in read.notes) is (
+        "mig" in resource and ":" not in str(gpu)
+    )
+
+
+def test_a_slice_that_the_gpu_does_not_offer_is_refused() -> None:
+    text = _SLICE.format(resource="nvidia.com/mig-3g.40gb", selector="{}")
+    with pytest.raises(InputError, match=r"L40S-48GB has no MIG profile"):
+        read_manifest(text.replace("  {}\n", ""), "L40S")

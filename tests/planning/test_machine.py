@@ -68,3 +68,22 @@ def test_sglangs_context_ranks_run_every_sequence_of_a_step() -> None:
     model = kvproof.load_model(DEEPSEEK)
     dense = streamed_weight_bytes(model) - expert_bytes(model)
     assert 4 * each.weight_bytes - shared.weight_bytes == pytest.approx(3 * dense)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags", "said"),
+    [
+        ("vllm", {"tensor_parallel_size": 2}, "ranks on MIG slices: NCCL joins these"),
+        ("sglang", {"tp_size": 2}, "ranks on MIG slices: NCCL joins these"),
+        ("llamacpp", {}, "which sees one MIG slice: this split over 2 does not run"),
+        ("vllm", {}, "2 GPUs run 2 replicas of one GPU each"),
+    ],
+)
+def test_slices_are_not_joined_as_gpus_are(engine: str, flags: dict[str, int], said: str) -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    slices = kvproof.Deployment(engine, "2xH100-80GB:3g.40gb", **flags)
+    notes = kvproof.plan(model, slices, contexts=[4096]).warnings
+    assert any(said in note for note in notes)
+    assert not any("joins them" in note for note in notes)
+    whole = kvproof.Deployment(engine, "2xH100-80GB", **flags)
+    assert not any("MIG" in note for note in kvproof.plan(model, whole, contexts=[4096]).warnings)

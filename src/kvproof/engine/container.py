@@ -16,6 +16,7 @@ _CHART_ENTRY = ("vllm", "serve")
 _KUBERNETES = re.compile(r"\$\(([\w.-]{1,200})\)")
 _COMPOSE = re.compile(r"\$\{(\w{1,100}):?[-=?]?([^{}]*)\}")
 _GPU = re.compile(r"^(?:nvidia\.com/(?:gpu|mig-[\w.-]+)|amd\.com/gpu|gpu\.intel\.com/\w+|gpu)$")
+_SLICE = re.compile(r"^nvidia\.com/mig-(\d{1,2}g\.\d{1,3}gb)(?:\.[\w.]{1,12})?$")
 
 
 def image_of(container: Mapping[str, Any]) -> str:
@@ -238,6 +239,17 @@ def _limits(resources: Mapping[str, Any]) -> int | None:
         known = [count for count in counts if count]
         if known:
             return sum(known)
+    return None
+
+
+def slice_of(container: Mapping[str, Any]) -> str | None:
+    """The MIG profile that a container's resources ask for, as NVIDIA's device plugin names it."""
+    resources = container.get("resources")
+    for part in ("limits", "requests"):
+        section = resources.get(part) if isinstance(resources, Mapping) else None
+        for key in section if isinstance(section, Mapping) else ():
+            if match := _SLICE.match(str(key)):
+                return match[1]
     return None
 
 

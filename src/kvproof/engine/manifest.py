@@ -20,6 +20,7 @@ from kvproof.engine.container import (
     gpus_of,
     is_container,
     runtime_of,
+    slice_of,
     whole,
 )
 from kvproof.engine.mixed import by_device
@@ -111,7 +112,7 @@ def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ..
         if words is None:
             continue
         try:
-            command = _read(words, gpu, place, flags)
+            command = _read(words, gpu, place, slice_of(container), flags)
         except UsageError as error:
             reasons.append(str(error))
             continue
@@ -126,15 +127,23 @@ def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ..
     return tuple(found)
 
 
-def _read(words: Words, gpu: str | None, place: _Place, flags: dict[str, Any]) -> Command | None:
-    """The command on the GPU that is given, else on the one that its nodes must have."""
-    if gpu is not None or not place.products:
-        return read_words(words, gpu, **flags)
-    labelled, note = gpu_of(place.products)
-    command = read_words(words, labelled, **flags)
-    if command is None or note is None:
-        return command
-    return msgspec.structs.replace(command, notes=(*command.notes, note))
+def _read(
+    words: Words, gpu: str | None, place: _Place, profile: str | None, flags: dict[str, Any]
+) -> Command | None:
+    """The command on the GPU that is given, else on the one that its nodes must have, or on the MIG
+    slice of it that the container asks for.
+    """
+    notes: list[str] = []
+    if gpu is None and place.products:
+        gpu, note = gpu_of(place.products)
+        notes += [note] if note else []
+    if gpu is not None and profile is not None and ":" not in gpu and " MIG " not in gpu:
+        gpu = f"{gpu}:{profile}"
+        notes.append(f"the container asks for MIG slices {profile}: {gpu} is planned")
+    command = read_words(words, gpu, **flags)
+    if command is None:
+        return None
+    return msgspec.structs.replace(command, notes=(*command.notes, *notes))
 
 
 def _server(

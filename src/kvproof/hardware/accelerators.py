@@ -128,6 +128,11 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         raise UsageError(f"no rate is known for {dtype[:40]!r} on {self.name}")
 
     @property
+    def is_slice(self) -> bool:
+        """Whether it is a MIG slice of a GPU."""
+        return ":" in self.name
+
+    @property
     def pcie_bytes_per_s(self) -> int | None:
         """Bytes per second over PCIe in one direction, line code taken off; None without PCIe."""
         if self.pcie_generation is None or self.pcie_lanes is None:

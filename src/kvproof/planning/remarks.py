@@ -50,7 +50,9 @@ def _replica_remarks(deployment: Deployment) -> tuple[str, ...]:
         return (f"one replica takes {ranks} GPUs: as many {gpu.name} are assumed",)
     if count is not None and count > ranks and not deployment.flags:
         joining = setting_name(deployment.engine.name, "tensor_parallel_size")
-        return (f"{count} GPUs run {count} replicas of one GPU each; {joining} joins them",)
+        said = f"{count} GPUs run {count} replicas of one GPU each"
+        slices = gpu is not None and gpu.is_slice
+        return (said if slices else f"{said}; {joining} joins them",)
     return ()
 
 
@@ -75,6 +77,8 @@ def _hardware_remarks(deployment: Deployment) -> tuple[str, ...]:
             f"{gpu.name} shares its memory with the CPU{_part(gpu)}: what the system and other "
             "programs hold comes off it; give that as --used SIZE (used=)"
         )
+    if any(kind.is_slice for _, kind in deployment.kinds):
+        out += _slice_remarks(deployment)
     kinds = {kind.vendor: kind for _, kind in deployment.kinds}.values()
     out += [said for kind in kinds if (said := unconfirmed(deployment.engine.name, kind))]
     if deployment.flags.get("cpu_offload_gb"):
@@ -98,3 +102,23 @@ def _part(gpu: Accelerator) -> str:
     if not whole or gpu.memory_bytes > 0.9 * whole:
         return ""
     return f", {show_bytes(gpu.memory_bytes)} of {show_bytes(whole)} are the GPU's"
+
+
+def _slice_remarks(deployment: Deployment) -> list[str]:
+    """Of one replica on several MIG slices, which have no way to one another but the host.
+
+    Sources: NVIDIA's MIG user guide (CUDA device enumeration: a process sees one slice; no
+    peer-to-peer); NVIDIA/nccl issue 1716 (MIG support since August 2026, experimental).
+    """
+    devices = sum(count for count, _ in deployment.kinds)
+    if by_device(deployment) and devices > 1:
+        return [
+            f"{deployment.engine.name} is one process, which sees one MIG slice: this split over "
+            f"{devices} does not run"
+        ]
+    if by_device(deployment) or ranks_of(deployment) < 2:
+        return []
+    return [
+        "ranks on MIG slices: NCCL joins these since August 2026, as an experiment and over host "
+        "memory; releases before it do not start, and steps take longer than said here"
+    ]

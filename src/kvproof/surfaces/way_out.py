@@ -23,9 +23,9 @@ def way_out(plan: Plan) -> list[str]:
         if values.get(name, 0) > 0
     ]
     missing = f"  {show_bytes(lacking)} are missing on each GPU"
-    fewer = (
-        "spread the weights over more of them (--tp), or take a smaller model or one in fewer bits"
-    )
+    smaller = "take a smaller model or one in fewer bits"
+    spread = f"spread the weights over more of them (--tp), or {smaller}"
+    fewer = f"{smaller}, or a larger slice" if ":" in str(plan.gpu) else spread
     if sum(size for size, _ in reliefs) <= lacking:
         return [f"{missing}: {fewer}."]
     named = ", ".join(words.format(show_bytes(size)) for size, words in sorted(reliefs)[::-1])

@@ -19,9 +19,22 @@ def _parsed(name: str, parse: Callable[[str], Any]) -> click.ParamType[Any]:
     return kind
 
 
+def _size(text: str) -> int:
+    """Bytes of a size; a small number without a unit is asked for one."""
+    size = parse_bytes(text)
+    if text.strip().isdigit() and 0 < size < _LEAST:
+        from kvproof.errors import UsageError
+
+        said = text.strip()
+        raise UsageError(f"{said} has no unit: that is {said} bytes", hint=f"write {said}GiB")
+    return size
+
+
+_LEAST = 2**20
+"""Bytes below which a size without a unit is taken for a slip."""
 TOKENS = _parsed("TOKENS", parse_tokens)
 TOKEN_LIST = _parsed("TOKENS,...", parse_token_list)
-SIZE = _parsed("SIZE", parse_bytes)
+SIZE = _parsed("SIZE", _size)
 RATE = _parsed("RATE", parse_rate)
 
 
