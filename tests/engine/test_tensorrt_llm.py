@@ -363,3 +363,34 @@ def test_states_are_of_one_type_in_the_budget_and_in_a_sequence(name: str, kept:
     plan = kvproof.plan(model, deployment, [256])
     states = next(term.value for term in plan.budget.terms if term.name == "states")
     assert plan.rows[0].bytes_per_sequence == states // 16 + 256 * plan.bytes_per_token
+
+
+def test_pads_of_mxfp4_experts_as_a_public_start_prints_them() -> None:
+    """GB10, 1.2, gpt-oss-120b: `Use 63.32 GB for model weights.`; each rank rounds up its part."""
+    model = kvproof.load_model("openai/gpt-oss-120b", offline=True)
+
+    def weights(**flags: Any) -> float:
+        budget = kvproof.budget(model, Deployment("tensorrt_llm@1.2", "8xH200", **flags))
+        return next(term.value for term in budget.terms if term.name == "weights") / 2**30
+
+    assert weights() == pytest.approx(63.32, abs=0.01)
+    # 2880 / 8 = 360 becomes 384, 3.7 GiB more in all than 2880 becoming 2944
+    experts = 36 * 128 * 3 * 2880 * 2880 * (4.25 / 8) / 2**30
+    by_ranks, by_experts = 8 * weights(tp_size=8), 8 * weights(tp_size=8, ep_size=8)
+    grown = experts * (2944 / 2880) * (384 / 360 - 2944 / 2880)
+    assert by_ranks - by_experts == pytest.approx(grown, rel=0.01)
+
+
+def test_what_the_log_of_a_public_start_says() -> None:
+    text = (
+        "[12/20/2025-04:20:20] [TRT-LLM] [I] Use 63.32 GB for model weights.\n"
+        "[12/20/2025-04:21:10] [TRT-LLM] [W] Both free_gpu_memory_fraction and max_tokens are set "
+        "(to 0.8999999761581421 and 8224, respectively). The smaller value will be used.\n"
+        "[TensorRT-LLM][INFO] Number of tokens per block: 32.\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.56 GiB for max tokens in paged KV "
+        "cache (8224).\n"
+    )
+    report = kvproof.check(text, model="openai/gpt-oss-120b", gpu="GB10")
+    assert report.log.flags["max_tokens"] == 8224
+    assert {row.name for row in report.rows} >= {"weights", "available_kv_memory"}
+    assert all(row.ok for row in report.rows)

@@ -80,6 +80,11 @@ ROWS = (
         "0.17+", _TORCH),
     Row("after loading model weights", r"memory used after loading model weights "
         r"\(inside torch\) in memory usage profiling: {weights:size}", "0.17+", _TORCH),
+    # get_rank_model_storage: parameters and buffers as they are made, before kernels repack them.
+    Row("for model weights", r"\] Use {weights:size} for model weights", "0.17+",
+        "tensorrt_llm/_torch/pyexecutor/model_loader.py"),
+    Row("and max_tokens are set", r"both free_gpu_memory_fraction and max_tokens are set \(to "
+        r"[\d.]{1,24} and {flag.max_tokens:int}, respectively", "0.9+", _CACHE),
     Row("outside torch", r"memory used outside torch .{0,60}?: {non_torch:size}", "0.17+",
         _TORCH),
     Row("max_num_requests", r"max_seq_len={flag.max_seq_len:int}, "
