@@ -89,6 +89,10 @@ _RADEON = 0.5
 """AMD's cards of RDNA: 0.46 GiB outside torch in a public start of Qwen3-0.6B on 16 GB (0.8.5), 0.6
 less than MI300X takes on an RX 7900 XTX (log180, of a model that no fit takes). With it a public
 start of Qwen3-14B on a W7900 (0.16.1) is met to 0.6 %."""
+_PCIE = 0.13
+"""Over PCIe, whatever the ranks: public starts print 0.09 GiB outside torch on four A30 (0.11),
+0.21 on eight L40S (0.10), 0.20 on four RTX 2080 Ti and on sixteen RTX 3090 (0.8, V0), 0.25 on two
+RTX 4090 (0.7), some 0.05 of it the framework's."""
 _FRAMEWORK = {"cuda": 0, "v0": 2, "cuda since 0.26": 14}
 """Places of the constants that starts on one GPU print."""
 _MANY_RANKS = 8
@@ -134,6 +138,7 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
         charged = charges_graphs(model, settings)
         captured = scan_bytes(model, settings) + workspace_bytes(model, settings)
         known = sizes.workspace + sizes.experts + charged * captured
+        known += _PCIE * GIB * (settings.ranks > 1 and communication_era(settings) == "pcie")
         out.append(
             Row(
                 point=point,
@@ -216,6 +221,7 @@ def fit(rows: list[Row]) -> dict[str, Any]:
             "since_0.18": {"base": value["since_base"], "log2_ranks": value["since"]},
             "since_0.26": {"base": 0.0, "log2_ranks": value["late"]},
             "rocm": {"squared_ranks": round(value["rccl"] / _MANY_RANKS**2, 4)},
+            "pcie": {"any_ranks": _PCIE},
         },
         "encoders_gib": value["encoders"],
         "graphs_gib": {

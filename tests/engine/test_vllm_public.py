@@ -13,6 +13,7 @@ import pytest
 import kvproof
 from kvproof.engine.base import Budget
 from kvproof.engine.vllm.expert_kernels import kernel_of, passing_bytes
+from kvproof.engine.vllm.images import held_bytes
 from kvproof.engine.vllm.peaks import layer_bytes
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.units import GIB
@@ -32,7 +33,13 @@ STARTS = [
     ("notes on a Radeon", "Qwen/Qwen3-0.6B", "0.7.3", "RX-9070-XT",
      {"max_model_len": 40_960}, 11.10, 0.02),
     ("a lab's report", "TechxGenus/Meta-Llama-3-70B-Instruct-AWQ", "0.16.0", "2xL40S",
-     {"tensor_parallel_size": 2}, 20.16, 0.02),
+     {"tensor_parallel_size": 2}, 20.16, 0.01),
+    ("a KVM's manual", "Qwen/Qwen3-VL-30B-A3B-Instruct", "0.11.0", "4xRTX-3090",
+     {"tensor_parallel_size": 4, "max_model_len": 65_536}, 2.31, 0.05),
+    ("a benchmark of Ollama", "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "0.10.2", "2xL40S",
+     {"tensor_parallel_size": 2, "enable_expert_parallel": True, "max_model_len": "32K",
+      "gpu_memory_utilization": 0.95}, 25.91, 0.01),
+    ("a run on a Radeon", "Qwen/Qwen3-14B", "0.16.0", "W7900-48GB", {}, 13.49, 0.01),
     ("a notebook", "Qwen/Qwen3.5-9B", "0.19.0", "L40S",
      {"usage_context": "llm_class", "enable_prefix_caching": False}, 20.27, 0.005),
 ]  # fmt: skip
@@ -75,3 +82,32 @@ def test_without_the_compiler_no_all_reduce_is_fused() -> None:
         for plain in (False, True)
     )
     assert eager.kv_bytes - compiled.kv_bytes == pytest.approx(1.3 * GIB, rel=0.01)
+
+
+def test_a_bridge_is_no_switch() -> None:
+    """NCCL's buffers over PCIe are the same for two ranks and for eight."""
+
+    def outside(gpu: str, ranks: int, release: str = "0.16.0") -> float:
+        flags = {"tensor_parallel_size": ranks}
+        budget = _left("meta-llama/Llama-3.1-8B-Instruct", release, f"{ranks}x{gpu}", flags)
+        return next(t.value for t in budget.terms if t.name == "communication") / GIB
+
+    assert outside("L40S", 8) == outside("L40S", 2) == outside("RTX-3090", 4) < 0.2
+    assert outside("H200", 8) > outside("H200", 2) > outside("L40S", 2)
+    assert outside("L40S", 8, "0.28.0") > outside("L40S", 2, "0.28.0")
+
+
+def test_embeddings_were_kept_in_rows_of_the_whole_budget() -> None:
+    model = kvproof.load_model(QWEN_VL, offline=True)
+    flags = {"limit_mm_per_prompt": {"image": 1, "video": 0}, "max_num_batched_tokens": 8192,
+             "max_num_seqs": 5, "mm_processor_kwargs": {"max_pixels": 1_003_520}}  # fmt: skip
+
+    def held(release: str, **more: Any) -> int:
+        deployment = kvproof.Deployment(f"vllm@{release}", "A100-80GB", **{**flags, **more})
+        return held_bytes(model, settle(model, deployment))
+
+    row = model.hidden_size * 4 * 2  # three deep layers more
+    assert held("0.12.0") - held("0.13.0") == 5 * (8192 - 980) * row
+    video = held("0.12.0", limit_mm_per_prompt={"image": 1})
+    inputs = 12_288 * 32 * 32 * 3 * 2 * 2
+    assert video == 153_600 * row + inputs

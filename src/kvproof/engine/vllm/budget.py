@@ -36,6 +36,8 @@ _CONTEXT_SOURCE = (
     "0.45 to 0.96 GiB less than all free at the start, in four logs (RTX 3090 twice, B300, "
     "RTX PRO 6000)"
 )
+_WHOLE_FLOOR = 80 * GB
+"""Cards of at least so much have the whole of what is in doubt without a name."""
 _WEIGHTS = "tensor shapes of the architecture, vLLM's sharding"
 
 
@@ -64,7 +66,7 @@ def budget(model: Model, deployment: Deployment) -> Budget:
     scale = _scale(deployment, settings)
     gpu = deployment.accelerator
     less, more = (0, 0) if gpu is None else other_ways(model, settings, gpu)
-    doubt = _doubt(parts, weights, scale)
+    doubt = _doubt(parts, weights, scale, memory)
     return _answer(terms, memory, left, (doubt + more, doubt + less))
 
 
@@ -252,11 +254,16 @@ def _scale(deployment: Deployment, settings: Settings) -> float:
     return float(table["scale" if seen else "unseen_scale"])
 
 
-def _doubt(parts: list[Part], weights: RankWeights, scale: float) -> int:
-    """Half the width of the interval: parts' doubts in quadrature, scaled to cover 90 %."""
+def _doubt(parts: list[Part], weights: RankWeights, scale: float, memory: int) -> int:
+    """Half the width of the interval: parts' doubts in quadrature, scaled to cover 90 %.
+
+    What no part names is less on a small card: it goes with the fourth root of the memory, so
+    that of 16 GB has two thirds of it.
+    """
     table = constants()["interval"]
     own = float(table["weights_share"]) * weights.total
-    square = sum(part.doubt**2 for part in parts) + own**2 + (float(table["floor_gb"]) * GB) ** 2
+    unnamed = float(table["floor_gb"]) * GB * min(1.0, memory / _WHOLE_FLOOR) ** 0.25
+    square = sum(part.doubt**2 for part in parts) + own**2 + unnamed**2
     return round(scale * math.sqrt(square))
 
 

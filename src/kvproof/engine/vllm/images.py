@@ -31,6 +31,13 @@ _PLAIN_ROTARY = (0, 12, 0)
 0.20.0)."""
 _SECOND_PROFILES = (0, 27, 0)
 """The second runner's first release that profiles an encoder (v1/worker/gpu/model_runner.py)."""
+_SPREAD = (0, 10, 2), (0, 13, 0)
+"""Releases that keep an item's embeddings in as many rows as the encoder's budget has, read in
+0.11.0 and 0.11.1, in neither 0.9.2 nor 0.20.0 (pull request 30475 of December 2025; the servers'
+starts of Qwen3-VL with 0.13.0 leave no room for them)."""
+_SPACED_TOKENS, _VIDEO_TOKENS = 153_600, 12_288
+"""Qwen3-VL's longest video until then: rows with its time stamps between, as public starts of
+0.11.0 and December 2025 print, and the 8 % of them that are embeddings (the pull request)."""
 _WHOLE, _SHARED, _SHARED_F32 = 3, 8, 13
 """Rows of a patch alive at once around attention: the residual, its norm and the output on every
 rank; queries, keys and values, the rotated pair twice and the context shared out over the ranks;
@@ -38,7 +45,7 @@ and what the f32 copies of an older rotary embedding add."""
 
 
 class _Picture(msgspec.Struct, frozen=True):
-    """The largest images of a batch: pixels, patches, and the tokens they are merged to."""
+    """The largest images of a batch: pixels, patches, and the tokens that their embeddings take."""
 
     vision: dict[str, Any]
     pixels: int
@@ -117,8 +124,20 @@ def _largest(model: Model, settings: Settings) -> _Picture | None:
     if not (pixels and patch and hidden):
         return None
     tokens = max(1, pixels // merged**2)
+    if _profiles_video(model, settings):
+        pixels = _VIDEO_TOKENS * merged**2
+        return _Picture(vision, pixels, pixels // patch**2, _SPACED_TOKENS, hidden)
     count = _count(settings, tokens)
-    return _Picture(vision, count * pixels, count * (pixels // patch**2), count * tokens, hidden)
+    budget = max(settings.max_num_batched_tokens, tokens)
+    held = budget if _SPREAD[0] <= settings.rules.version < _SPREAD[1] else tokens
+    return _Picture(vision, count * pixels, count * (pixels // patch**2), count * held, hidden)
+
+
+def _profiles_video(model: Model, settings: Settings) -> bool:
+    """Whether Qwen3-VL's longest video is the largest item: while its time stamps counted too."""
+    dated = (0, 11, 0) <= settings.rules.version < _SPREAD[1]
+    named = str(model.config.get("model_type", "")).startswith("qwen3_vl")
+    return dated and named and limit_of(settings.flags, "video") != 0
 
 
 def _most_pixels(model: Model, settings: Settings) -> int | None:

@@ -27,6 +27,14 @@ def is_radeon(deployment: Deployment) -> bool:
     return gpu is not None and str(gpu.compute_capability).startswith("gfx1")
 
 
+def over_pcie(deployment: Deployment) -> bool:
+    """Whether ranks reach one another over PCIe: NVIDIA's cards without NVLink but a bridge's."""
+    gpu = deployment.accelerator
+    if gpu is None or gpu.vendor != "NVIDIA":
+        return False
+    return gpu.link is None or "bridge" in gpu.link
+
+
 def capability_of(deployment: Deployment, platform: str) -> tuple[int, int]:
     """The GPU's compute capability; Hopper's where there is none."""
     gpu = deployment.accelerator

@@ -281,8 +281,13 @@ def communication_era(settings: Settings) -> str:
     """The name of the constants for the release: all-reduces are fused since 0.18.
 
     RCCL's are one on ROCm: starts of 0.11 to 0.18 agree within 0.1 GiB for each number of ranks.
+    Over PCIe they hardly grow: there is no switch whose channels NCCL fills, and vLLM's own
+    all-reduce is off beyond two ranks (until 0.26; the one later start prints both together).
     """
-    return "rocm" if settings.platform == "rocm" else era_at(settings.rules.version)
+    if settings.platform == "rocm":
+        return "rocm"
+    era = era_at(settings.rules.version)
+    return "pcie" if settings.pcie and era != "since_0.26" else era
 
 
 def fused_reduce(settings: Settings, memory: float) -> bool:
@@ -316,6 +321,8 @@ def _communication(settings: Settings, memory: int) -> Part:
     table = _communicators(settings)
     if "squared_ranks" in table:
         return _rccl(float(table["squared_ranks"]), settings.ranks)
+    if "any_ranks" in table:
+        return _few_channels(float(table["any_ranks"]))
     few = "; two logs of this era print it, on four ranks" if _few_logs(settings) else ""
     each = float(table["log2_ranks"])
     base = float(table["base"]) if fused_reduce(settings, memory) else 0.0
@@ -331,6 +338,11 @@ def _rccl(each: float, ranks: int) -> Part:
     """Channels and peers both grow with the ranks."""
     value = each * ranks**2
     formula = f"RCCL's buffers: {each:g} GiB x {ranks} ranks squared = {value:.2f} GiB (fitted)"
+    return _part("communication", value, formula, 0.25 * value + 0.1)
+
+
+def _few_channels(value: float) -> Part:
+    formula = f"NCCL's buffers over PCIe: {value:.2f} GiB, with two ranks or more"
     return _part("communication", value, formula, 0.25 * value + 0.1)
 
 

@@ -22,7 +22,7 @@ from kvproof.engine.vllm.first_engine import first_batch
 from kvproof.engine.vllm.flags import asked_backend, read_flags
 from kvproof.engine.vllm.lengths import derived_length
 from kvproof.engine.vllm.mtp import check_modules
-from kvproof.engine.vllm.platforms import capability_of, is_radeon, platform_of
+from kvproof.engine.vllm.platforms import capability_of, is_radeon, over_pcie, platform_of
 from kvproof.engine.vllm.refusals import (
     ASYNC_METHODS,
     EXPANDED,
@@ -80,6 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     capability: tuple[int, int]
     radeon: bool = False
     """AMD's cards of RDNA, which ROCm runs as it does Instinct's."""
+    pcie: bool = False
+    """Ranks that reach one another over PCIe."""
     ranks: int = 1
     stages: int = 1
     replicas: int = 1
@@ -147,6 +149,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         platform=platform,
         capability=capability_of(deployment, platform),
         radeon=is_radeon(deployment),
+        pcie=over_pcie(deployment),
         ranks=ranks,
         stages=stages,
         replicas=flags.get("data_parallel_size", 1),
