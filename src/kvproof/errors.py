@@ -9,6 +9,8 @@ KvproofError            one clear line: what is wrong, where, what to do
 
 from __future__ import annotations
 
+import functools
+
 # What a name must share with one that is offered in its place, and how far behind the best.
 _LEAST_ALIKE, _ALIKE_WITHIN = 0.6, 0.2
 
@@ -51,7 +53,7 @@ class HubUnreachedError(HubError):
 
 def unknown_name(kind: str, name: str, known: list[str], *, see: str) -> UsageError:
     """A `UsageError` for an unknown `kind` of name that offers the nearest known ones."""
-    near = _nearest(name, known)
+    near = _nearest(name, tuple(known))
     offer = f"did you mean {', '.join(near)}? " if near else ""
     return UsageError(f"unknown {kind} {name[:80]!r}", hint=f"{offer}{see}")
 
@@ -64,7 +66,8 @@ def _bare(name: str) -> str:
     return name.lower().lstrip("-").translate(_LOOK_ALIKE)
 
 
-def _nearest(name: str, known: list[str]) -> list[str]:
+@functools.lru_cache(maxsize=256)
+def _nearest(name: str, known: tuple[str, ...]) -> list[str]:
     """Up to three of `known` like `name`, none much less than the first."""
     import difflib
 

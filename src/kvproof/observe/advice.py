@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from kvproof.engine.base import Capacity, Deployment, engine_module
 from kvproof.engine.common_flags import OPTIONS, flag_of
@@ -16,7 +17,7 @@ from kvproof.observe.advice_start import (
     share_in_force,
 )
 from kvproof.observe.capacity_rows import printed_pool
-from kvproof.observe.figures import Log
+from kvproof.observe.figures import BARE, Log
 from kvproof.units import GIB, show_bytes
 
 _ROOM = 256 * 2**20
@@ -30,9 +31,11 @@ def fits(log: Log) -> bool:
 def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tuple[str, ...]:
     """Changes that would make it fit, cheapest first, each with its amount."""
     if log.engine == "llamacpp":
-        return local_advice(log)
+        return local_advice(log, _compute_to_come(log, model, deployment))
     if fits(log):
         return ()
+    if log.program == BARE:
+        return _without_engine(log)
     blocks, seqs = log.value("mamba_blocks"), log.flags.get("max_num_seqs")
     if blocks:
         return (f"--max-num-seqs {int(blocks)} (it is {seqs}): one state block a request",)
@@ -47,6 +50,34 @@ def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tupl
     share = share_in_force(log, model, deployment)
     more = _utilization(log, short, share, _total(log, deployment))
     return (*_length(log, model, deployment), *more, *_memory(log, short))
+
+
+def _without_engine(log: Log) -> tuple[str, ...]:
+    """PyTorch ran out of memory, and no line says for whom."""
+    asked, free = log.value("oom_request"), log.value("oom_free")
+    others = log.value("oom_others") or 0
+    said = "no line is an engine's: its log from the start on says what to change"
+    lines = [said]
+    if asked is not None and free is not None:
+        lines = [f"{show_bytes(asked)} did not fit in {show_bytes(free)}; {said}"]
+    if others > GIB:
+        lines.insert(0, f"stop the other processes: they hold {show_bytes(others)} of the GPU")
+    return tuple(lines)
+
+
+def _compute_to_come(log: Log, model: Model | None, deployment: Deployment | None) -> float | None:
+    """llama.cpp's compute buffer on the device that refused the cache: as predicted."""
+    refused = next((f for f in reversed(log.all("alloc_failed")) if f.device), None)
+    if model is None or deployment is None or deployment.accelerator is None or refused is None:
+        return None
+    place = re.search(r"\d{1,3}$", refused.device or "")
+    names = ("compute buffer", f"compute buffer, GPU {place[0] if place else 0}")
+    try:
+        whole = deployment.replace(fit="off")
+        terms = engine_module(whole.engine.name).budget(model, whole).terms
+    except KvproofError:
+        return None
+    return next((float(term.value) for term in terms if term.name in names), None)
 
 
 def _out_of_memory(log: Log, share: float | None) -> tuple[str, ...]:
@@ -81,7 +112,23 @@ def shortfall(log: Log, model: Model | None, deployment: Deployment | None) -> f
     held, length = log.value("kv_cache_tokens"), log.flags.get(_flag(log))
     if held and isinstance(length, int) and length > held:  # V0 names both lengths, no bytes
         return float(needed) * (1 - held / length)
-    return None
+    return _predicted_shortfall(log, float(needed), model, deployment)
+
+
+def _predicted_shortfall(
+    log: Log, needed: float, model: Model | None, deployment: Deployment | None
+) -> float | None:
+    """What is missing by the budget, where the log says that nothing is left and not how little."""
+    none_left = any("no available memory" in line.lower() for line in log.problems)
+    if not none_left or model is None or deployment is None or deployment.accelerator is None:
+        return None
+    try:
+        budget = engine_module(deployment.engine.name).budget(model, deployment)
+    except KvproofError:
+        return None
+    missing = sum(float(term.value) for term in budget.terms if term.name == "missing")
+    left = float(budget.kv_bytes) + missing
+    return needed - left if left < needed else None
 
 
 def needed_bytes(model: Model, deployment: Deployment) -> float | None:
@@ -140,8 +187,10 @@ def _utilization(
 ) -> list[str]:
     """The share that holds what is missing."""
     flag = OPTIONS[log.engine].share
-    if short is None or total is None:
+    if short is None:
         return []
+    if total is None:
+        return [f"name the GPU (--gpu) for the share that gives {show_bytes(short)} more"]
     if share is None:
         return [f"{flag} higher by {math.ceil(1000 * short / total) / 1000:.3f}"]
     free = log.value("free_memory") or total * 0.985
@@ -160,7 +209,7 @@ def _memory(log: Log, short: float | None) -> list[str]:
         fewer = (
             " or a quantized checkpoint" if not held else " a quantized checkpoint, or an FP8 cache"
         )
-        return [f"more GPUs (--tensor-parallel-size),{fewer}"]
+        return [f"more GPUs ({OPTIONS[log.engine].ranks}),{fewer}"]
     lines = []
     peak = log.value("peak_activation")
     batch = log.flags.get("max_num_batched_tokens")

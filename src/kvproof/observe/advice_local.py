@@ -12,9 +12,16 @@ _Q8 = 1 - 34 / 64
 """What q8_0 saves of an f16 cache."""
 
 
-def local_advice(log: Log) -> tuple[str, ...]:
-    """Changes that free what is missing, the cheapest first."""
+def local_advice(log: Log, compute: float | None = None) -> tuple[str, ...]:
+    """Changes that free what is missing, the cheapest first.
+
+    `compute`: the predicted size of a compute buffer that no line tells yet.
+    """
     short, where = _shortfall(log)
+    coming = compute if short is not None and _awaits_compute(log) else None
+    if short is not None and coming is not None:
+        short += coming
+        where += f", with {show_bytes(coming)} for the compute buffer, as predicted"
     if short is None:
         return _unmeasured(log)
     if short <= 0:
@@ -33,12 +40,17 @@ def local_advice(log: Log) -> tuple[str, ...]:
             )
         if log.flags.get("cache_type_k", "f16") == "f16" and cache * _Q8 >= short:
             lines.append(f"{kind} frees {show_bytes(cache * _Q8)} (with flash attention)")
-    return (*lines, *_layers(log, short), *_still_to_come(log))
+    return (*lines, *_layers(log, short), *(() if coming else _still_to_come(log)))
+
+
+def _awaits_compute(log: Log) -> bool:
+    """Whether a buffer is made after a refused cache whose size no line tells."""
+    return _refused_cache(log) and log.value("compute_buffer") is None
 
 
 def _still_to_come(log: Log) -> list[str]:
-    """A word on the buffer that is made after a refused cache: no line tells its size yet."""
-    if not _refused_cache(log) or log.value("compute_buffer") is not None:
+    """A word on the buffer that is made after a refused cache."""
+    if not _awaits_compute(log):
         return []
     return [
         "the compute buffer is made after the cache and not in these amounts: leave room for it"
@@ -121,12 +133,28 @@ def _cache(log: Log) -> float | None:
 
 
 def _layers(log: Log, short: float) -> list[str]:
-    """Fewer layers on the GPU, where the log says how many there are."""
-    count, size = log.value("offloaded_layers"), _largest_model_buffer(log)
+    """Fewer layers on the GPU, each with its part of the cache, where the log tells their sizes."""
+    count = log.value("offloaded_layers")
+    size = _largest_model_buffer(log) or _refused_weights(log)
     if not count or not size:
         return []
-    fewer = math.ceil(short / (size / count))
+    fewer = math.ceil(short / (size / count + _cache_of_a_layer(log, count)))
     return [f"--n-gpu-layers {int(count - fewer)} (it is {int(count)})"] if fewer < count else []
+
+
+def _refused_weights(log: Log) -> float:
+    """Bytes of the layers' weights that could not be allocated; 0 where it was something else."""
+    asked = _last(log, "alloc_failed")
+    return asked.value if asked is not None and not _refused_cache(log) else 0.0
+
+
+def _cache_of_a_layer(log: Log, count: float) -> float:
+    """Bytes of the cache that go with a layer; 0 where it stays with the host, or is dealt out."""
+    held = log.flags.get("offload_kqv", log.flags.get("kv_offload", True))
+    dealt = len({figure.device for figure in log.all("kv_buffer")}) > 1
+    if dealt or str(held).lower() in ("false", "0", "off"):
+        return 0.0
+    return (_cache(log) or 0.0) / (log.value("model_layers") or log.value("layers") or count)
 
 
 def _largest_model_buffer(log: Log) -> float:

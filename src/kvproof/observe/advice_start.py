@@ -141,6 +141,12 @@ def fraction_advice(
     )
     if share > _MOST_SHARE or need >= loaded.value:
         return (f"--mem-fraction-static can't do it alone: {left}", more)
+    if isinstance(given, int | float) and share <= given:
+        return (
+            f"--mem-fraction-static higher{was}: by these lines it leaves a pool ({left}), so a "
+            "rank whose lines are not here has less",
+            more,
+        )
     return (
         f"--mem-fraction-static {share:.3f}{was}: {left}, {need / GIB:.2f} GiB of them for the "
         "pool",

@@ -18,7 +18,7 @@ from kvproof.observe.buffer_rows import buffer_rows, context_note, context_unkno
 from kvproof.observe.capacity_rows import capacity_rows, planned_rows
 from kvproof.observe.compare import Comparison
 from kvproof.observe.deploy import Setup, named_release, setup_of
-from kvproof.observe.figures import Log
+from kvproof.observe.figures import BARE, Log
 from kvproof.observe.ledger import ledger_rows
 from kvproof.observe.model_rows import model_rows
 from kvproof.observe.named import model_of
@@ -231,7 +231,7 @@ def _setup(log: Log, gpu: str | None, model: Model | None, warnings: list[str]) 
             raise
         warnings.append(error.message)
         return None
-    if named_release(log) is not None:
+    if named_release(log) is not None or log.program == BARE:
         return setup
     settled = settle(log, lambda release: _at_release(log, model, gpu, release))
     if settled is None:

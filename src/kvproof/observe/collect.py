@@ -8,7 +8,7 @@ from typing import Any
 from kvproof.engine.common_flags import CALLED
 from kvproof.errors import InputError
 from kvproof.observe.dates import span, wording
-from kvproof.observe.figures import Figure, Log, Unit
+from kvproof.observe.figures import BARE, Figure, Log, Unit
 from kvproof.observe.flags import read_flags, spoken_flags
 from kvproof.observe.formats import ROUNDED
 from kvproof.observe.rows import Compiled, number, size
@@ -302,6 +302,8 @@ class Collector:
         printed = {own for row in self._starts for own in (*(e for e, _ in row.found), *row.flags)}
         engines = [e for e in ROUNDED if e in printed] or list(ROUNDED)
         engine = max(engines, key=lambda e: scores.get(e, 0))
+        if self._torch_alone(scores):
+            return engine, BARE
         if engine != "llamacpp":
             return engine, CALLED[engine]
         programs = [p for p in ("LM Studio", "Ollama") if p in scores]
@@ -309,6 +311,12 @@ class Collector:
             f.name in ("estimate_full", "total_used") for row in self._starts for _, f in row.found
         )
         return engine, programs[0] if programs else "Ollama" if ollama else CALLED[engine]
+
+    def _torch_alone(self, scores: dict[str, int]) -> bool:
+        """Whether PyTorch's lines are all there is, which no engine alone prints."""
+        sources = {source for row in self._starts for _, source, _ in row.rows}
+        flags = any(given for row in self._starts for given in row.flags.values())
+        return sources == {"torch"} and not flags and len(set(scores.values()) - {0}) == 1
 
 
 def _order(thing: Thing) -> bool:

@@ -221,22 +221,32 @@ def _flags(
     if log.engine == "vllm":
         printed = {name: wanted.pop(name, None) for name in _PRINTED}
         wanted |= _told(log, wanted, printed)
-    kept: dict[str, Any] = {}
-    dropped: dict[str, str] = {}
-    try:
-        Deployment(engine, gpu, **wanted)
-    except KvproofError:
-        pass
-    else:
-        return wanted, {}
-    for name, value in wanted.items():
-        try:
-            Deployment(engine, gpu, **{**kept, name: value})
-        except KvproofError as error:
-            dropped[name] = error.message
-        else:
-            kept[name] = value
+    kept, dropped = _taken(engine, gpu, {}, wanted)
     return kept, {name: why for name, why in dropped.items() if not name.endswith("_used")}
+
+
+def _taken(
+    engine: str, gpu: str | None, kept: dict[str, Any], asked: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """`kept` with the flags of `asked` that the rules take beside them, and why not the others.
+
+    All at once where that goes, else by halves: a printed list has hundreds, few of them refused.
+    """
+    try:
+        Deployment(engine, gpu, **{**kept, **asked})
+    except KvproofError as error:
+        why = error.message
+    else:
+        return {**kept, **asked}, {}
+    names = list(asked)
+    if len(names) <= 1:
+        return kept, dict.fromkeys(names, why)
+    dropped: dict[str, str] = {}
+    middle = len(names) // 2
+    for half in (names[:middle], names[middle:]):
+        kept, said = _taken(engine, gpu, kept, {name: asked[name] for name in half})
+        dropped |= said
+    return kept, dropped
 
 
 def _told(log: Log, flags: Mapping[str, Any], printed: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,10 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         return self.value / 2**30
 
 
+BARE = "PyTorch"
+"""The program of a log that holds PyTorch's own lines and no engine's."""
+
+
 class Log(msgspec.Struct, frozen=True, kw_only=True):
     """What a start-up log says: the engine, its version and flags, and every figure.
 

@@ -107,6 +107,8 @@ _PROBLEMS = (
     "failed to allocate", "insufficient memory", "requires more system memory",
     "too large for system", "must be large enough to process at least 1 sequence",
     "too large for at least one sequence", "impossible to fit any sequence", "cannot auto-fit",
+    "impossible to fit in any sequence", "unable to allocate", "device memory allocation of size",
+    "outofdevicememory", "out_of_memory", "outofmemory",
 )  # fmt: skip
 
 

@@ -170,9 +170,10 @@ def check_triton(backend: Backend, attention: Attention) -> None:
     """Raise UsageError where Triton's kernels would store fp8 that the GPU does not have."""
     needs = backend.name.startswith("TRITON_") and attention.platform == "cuda"
     if needs and attention.kv_dtype.startswith("fp8") and attention.capability < (8, 9):
+        own = "bfloat16" if attention.capability >= (8, 0) else "float16"
         raise UsageError(
             f"vLLM's {backend.name} keeps no {attention.kv_dtype} cache below capability 8.9",
-            hint="set kv_cache_dtype=bfloat16",
+            hint=f"set kv_cache_dtype={own}",
         )
 
 

@@ -119,6 +119,8 @@ ROWS = (
         r"{device_free:size} free", "2023+", "src/llama.cpp"),
     Row("failed to allocate", r"failed to allocate {device:word} buffer of size {alloc_failed:int}",
         "2023+", "ggml/src/ggml-alloc.c"),
+    Row("device memory allocation", r"device memory allocation of size {alloc_failed:int} failed",
+        "2024+", "ggml/src/ggml-vulkan/ggml-vulkan.cpp"),
     Row("failed: out of memory", r"allocating {alloc_failed:size} on device \d{1,3}: "
         r"\w{1,16}Malloc failed", "2023+", "ggml/src/ggml-cuda/ggml-cuda.cu"),
     Row("more system memory", r"requires more system memory \({system_needed:size}\) than is "
