@@ -203,3 +203,73 @@ def test_windows_bound_what_a_sequence_keeps_and_a_step_reads(windows: list[int]
     assert found.bytes_per_sequence == sum(min(16_384, w) * 4_096 for w in layers)
     pool = found.sequences * found.bytes_per_sequence
     assert pool <= kvproof.budget(model, given).kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("command", "gpu", "planned"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0 llama-server -m x.gguf", "2xRTX-4090-24GB", "1xRTX-4090-24GB"),
+        ("llama-server -m x.gguf -dev CUDA1", "RTX-4090-24GB+RTX-3060-12GB", "1xRTX-3060-12GB"),
+        ("llama-server -m x.gguf --device none", "2xRTX-4090-24GB", "2xRTX-4090-24GB"),
+        ("CUDA_VISIBLE_DEVICES=4,5 vllm serve a/b -tp 2", "8xH200", "2xH200-141GB"),
+        ("CUDA_VISIBLE_DEVICES=GPU-1f,GPU-2e vllm serve a/b", "8xH200", "2xH200-141GB"),
+        ("CUDA_VISIBLE_DEVICES=8,9 vllm serve a/b -tp 2", "8xH200", "2xH200-141GB"),
+        ("CUDA_VISIBLE_DEVICES=3 vllm serve a/b", "H200", "H200-141GB"),
+        ("vllm serve a/b --device cuda -tp 2", "2xH200", "2xH200-141GB"),
+        ("docker run --gpus 2 vllm/vllm-openai --model a/b -tp 2", "8xH200", "2xH200-141GB"),
+        ("docker run --gpus all vllm/vllm-openai --model a/b -tp 2", "8xH200", "8xH200-141GB"),
+        ("docker run --gpus '\"device=0,3\"' vllm/vllm-openai --model a/b", "8xH200",
+         "2xH200-141GB"),
+        ("docker run --gpus all -e CUDA_VISIBLE_DEVICES=1 vllm/vllm-openai --model a/b", "2xL4",
+         "1xL4-24GB"),
+    ],
+)  # fmt: skip
+def test_only_the_gpus_that_an_engine_sees_are_planned(
+    command: str, gpu: str, planned: str
+) -> None:
+    read = read_command(command, gpu)
+    assert read.deployment.kinds == Deployment(read.deployment.engine.name, planned).kinds
+    assert read.deployment.gpu_count == Deployment("vllm", planned).gpu_count
+    fewer = Deployment("vllm", gpu).kinds != Deployment("vllm", planned).kinds
+    assert any("shows the engine" in note for note in read.notes) is fewer
+
+
+@pytest.mark.parametrize(
+    ("text", "engine"),
+    [
+        ("uvx vllm@0.11.0 serve a/b", "vllm@0.11.0"),
+        ("pip install vllm==0.8.5.post1\nvllm serve a/b", "vllm@0.8.5.post1"),
+        ("uv pip install 'sglang[all]==0.5.3' && python -m sglang.launch_server --model a/b",
+         "sglang@0.5.3"),
+        ("uv run --with vllm==0.9.2 vllm serve a/b", "vllm@0.9.2"),
+        ("pip install tensorrt-llm==1.0.0; trtllm-serve a/b", "tensorrt_llm@1.0.0"),
+        ("pip install vllm==0.9.2; docker run vllm/vllm-openai:v0.11.0 --model a/b", "vllm@0.11.0"),
+        ("pip install 'vllm>=0.8' torch==2.7; vllm serve a/b", "vllm"),
+    ],
+)  # fmt: skip
+def test_a_release_that_the_text_installs_is_the_servers(text: str, engine: str) -> None:
+    read = read_command(text)
+    assert str(read.deployment.engine) == engine
+    assert read.model == "a/b"
+    said = any("the text installs" in note for note in read.notes)
+    assert said is (engine != "vllm" and "docker" not in text)
+
+
+def test_an_engine_that_is_named_wins_over_what_the_text_installs() -> None:
+    read = read_command("pip install vllm==0.9.2; vllm serve a/b", engine="vllm@0.10.0")
+    assert (str(read.deployment.engine), read.notes) == ("vllm@0.10.0", ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r".\llama-server.exe -m C:\models\x.gguf -c 8192",
+        r'"C:\Program Files\llama-server.exe" -m "C:\models\x.gguf" -c 8192',
+        "llama-server.exe -m C:\\models\\x.gguf ^\n  -c 8192",
+        "llama-server -m 'C:\\models\\x.gguf' `\n  -c 8192",
+    ],
+)
+def test_a_backslash_parts_folders_on_windows(text: str) -> None:
+    read = read_command(text)
+    assert read.model == r"C:\models\x.gguf"
+    assert read.deployment.flags == {"ctx_size": 8192}

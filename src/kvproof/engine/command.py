@@ -19,6 +19,7 @@ from kvproof.engine.arguments import Grammar, Parsed, parse_words
 from kvproof.engine.base import Deployment, parse_engine
 from kvproof.engine.common_flags import named_for
 from kvproof.engine.shell import Words, simple_commands
+from kvproof.engine.visible import seen
 from kvproof.errors import UsageError
 from kvproof.model.types import Model
 
@@ -53,8 +54,8 @@ class Reader(msgspec.Struct, frozen=True):
     release named (None: the newest), which may have fewer; `later` raises UsageError for options
     that came after it. `together` makes one command of all that start the engine in a text, with
     where its arguments begin and notes; `other_forms` the words of settings that are no command
-    (None: they are none of the engine's). `serves` names a model, which a pasted
-    command may call otherwise, as the engine takes it (None: it can't be).
+    (None: they are none of the engine's). `device_option` names the devices it uses. `serves` names
+    a model, which a pasted command may call otherwise, as the engine takes it (None: it can't be).
     """
 
     engine: str
@@ -68,6 +69,7 @@ class Reader(msgspec.Struct, frozen=True):
     together: Callable[[Sequence[tuple[Words, int]]], tuple[Words, int, tuple[str, ...]]] | None = (
         None
     )
+    device_option: str = ""
     other_forms: Callable[[str], Sequence[str] | None] | None = None
     serves: Callable[[Model, str | None], Served | None] = in_folder
 
@@ -76,7 +78,8 @@ def serving(program: str, modules: Collection[str]) -> Begins:
     """Behind `program serve`, or behind `-m` and one of its modules."""
 
     def begins(words: Sequence[str], at: int) -> int | None:
-        if words[at].rsplit("/", 1)[-1] == program and tuple(words[at + 1 : at + 2]) == ("serve",):
+        name = words[at].rsplit("/", 1)[-1].partition("@")[0]  # uvx vllm@0.11.0 serve
+        if name == program and tuple(words[at + 1 : at + 2]) == ("serve",):
             return at + 2
         return at + 1 if words[at] in modules and at and words[at - 1] == "-m" else None
 
@@ -131,7 +134,8 @@ def read_command(
     `engine` (`vllm@0.8.5`) says which release starts it. Raises UsageError for a command of no
     known engine or of another than `engine`, unknown flags and unreadable values.
     """
-    found = list(_starts(simple_commands(command)))
+    commands = simple_commands(command)
+    found = list(_starts(commands))
     if not found:
         return in_release(_other_form(command, engine, gpu, flags), engine)
     reader = found[0][0]
@@ -140,11 +144,28 @@ def read_command(
     notes: tuple[str, ...] = ()
     if reader.together is not None:
         words, start, notes = reader.together(own)
-    read = in_release(_command(reader, words, start, gpu, flags), engine)
+    read = _command(reader, words, start, gpu, flags)
+    if engine is None and read.deployment.engine.version is None:
+        engine = _installed(reader, commands)
+        notes += () if engine is None else (f"the text installs {engine}: its rules are used",)
+    read = in_release(read, engine)
     count = len(found) - (len(own) - 1 if reader.together is not None else 0)
     if count > 1:
         notes = (f"the text starts {count} servers: the first one is read", *notes)
     return msgspec.structs.replace(read, notes=(*notes, *read.notes))
+
+
+def _installed(reader: Reader, commands: Sequence[Words]) -> str | None:
+    """The release that the text pins its engine's package to, as `vllm@0.8.5`."""
+    package = reader.engine.replace("_", "[-_]")
+    pinned = re.compile(
+        rf"{package}(?:\[[\w,-]{{1,60}}\])?(?:==|@)v?(\d[\w.+]{{1,40}})$", re.IGNORECASE
+    )
+    for words in commands:
+        for word in words.words:
+            if match := pinned.match(word.rpartition("=--with=")[2] or word):
+                return f"{reader.engine}@{match[1]}"
+    return None
 
 
 def _other_form(
@@ -278,11 +299,13 @@ def _command(
     release = version or parsed.version
     engine = f"{reader.engine}@{release}" if release else reader.engine
     given = named_for(reader.engine, own)
+    device = parsed.flags.get(reader.device_option)
+    gpu, chosen = seen(gpu, words, start, None if device is None else str(device))
     return Command(
         model=parsed.model,
         deployment=Deployment(engine, gpu, **{**parsed.flags, **given}),
         ignored=parsed.ignored,
-        notes=(*parsed.notes, *_overridden(parsed.flags, given)),
+        notes=(*parsed.notes, *chosen, *_overridden(parsed.flags, given)),
     )
 
 

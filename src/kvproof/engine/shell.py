@@ -25,6 +25,7 @@ _HERE = re.compile(
     r"(?P<body>.{0,8000}?)\n[ \t]*(?P=mark)[ \t]*$",
     re.DOTALL | re.MULTILINE,
 )
+_WINDOWS = re.compile(r"(?:^|\s)\"?(?:\.{1,2}\\|[A-Za-z]:\\)\w")
 _TARGET = re.compile(r"(?:>>?|\btee\b(?:\s+-a)?)\s*([^\s<>|&;]+)")
 _TOKEN = re.compile(
     r"""(?P<space>[^\S\n]+)
@@ -68,6 +69,8 @@ def simple_commands(text: str, environment: Mapping[str, str] | None = None) -> 
             f"the command has {len(text):,} characters", hint=f"paste at most {_LONGEST:,}"
         )
     files: dict[str, str] = {}
+    if _WINDOWS.search(text):
+        text = text.replace("\\", "\\\\")  # a backslash parts folders there, it escapes nothing
     plain = _without_documents(text.strip().removeprefix("$ "), files)
     found = list(_commands(plain, dict(environment or {}), files, 0))
     count = sum(len(command.words) for command in found)

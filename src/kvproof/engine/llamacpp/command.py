@@ -18,6 +18,7 @@ _PROGRAMS = ("llama-server", "llama-cli", "llama-completion", "server", "main")
 _ALONE = ("llama-cli", "llama-completion", "main")
 _IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full|light)(?:-[a-z0-9.]+)*?(?:-(b\d+))?$")
 _MODEL_OPTIONS = ("model", "hf_repo", "hf_file", "model_url", "docker_repo")
+_DEVICE = "device"
 # Variables whose name is not LLAMA_ARG_ and the option (common/arg.cpp, set_env).
 _PREFIX = "LLAMA_ARG_"
 _VARIABLES = {"N_PARALLEL": "parallel", "BATCH": "batch_size", "UBATCH": "ubatch_size"}
@@ -152,7 +153,7 @@ READER = Reader(
     grammar=Grammar(
         option=_option,
         takes=_takes,
-        decides=is_read,
+        decides=lambda name: is_read(name) or name == _DEVICE,
         read=_read,
         model=_model,
         model_options=_MODEL_OPTIONS,
@@ -163,5 +164,6 @@ READER = Reader(
     render=_render,
     images=("llama.cpp:server", "llama.cpp:full"),
     entry=("llama-server",),
+    device_option=_DEVICE,
     serves=_serves,
 )
