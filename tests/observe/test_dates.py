@@ -141,3 +141,15 @@ def test_a_span_of_releases_ends_with_one_that_was_published() -> None:
     assert spans[-1].endswith(shown(NEWEST))
     assert "0.27.0 to 0.27.1" in spans
     assert "0.30.0" in spans
+
+
+@pytest.mark.parametrize(
+    ("platform", "within", "beyond"), [("GPU", "0.5.4", "0.7.0"), ("cuda", "0.8.5", "0.6.6")]
+)
+def test_blocks_are_called_by_the_platform_since_0_7(
+    platform: str, within: str, beyond: str
+) -> None:
+    text = "INFO model_runner.py:732] Loading model weights took 2.3463 GB\n"
+    log = kvproof.read_log(text + f"INFO # {platform} blocks: 22982, # CPU blocks: 6241\n")
+    assert log.wording.holds(within)
+    assert not log.wording.holds(beyond)

@@ -81,7 +81,9 @@ ROWS = (
         r"{available_kv_memory:size}", "0.6.5-0.10.2", _V0),
     Row("blocks:", r"# ?(?:gpu|cuda|rocm|hpu|tpu|xpu|neuron|npu) blocks: ?{num_blocks:int}",
         "0.2-0.11.0", "vllm/executor/executor_base.py"),
-    Row(" blocks: ", r"# ?{flag.printed_platform:word} blocks: ?\d", "0.7-0.11.0",
+    Row(" blocks: ", r"^(?:(?!blocks:).){0,300}# ?(?!gpu\b){flag.printed_platform:word} "
+        r"blocks: ?\d",
+        "0.7-0.11.0",
         "vllm/executor/executor_base.py"),
     Row("# cpu blocks", r"# ?cpu blocks: ?{cpu_blocks:int}", "0.2-0.11.0",
         "vllm/executor/executor_base.py"),

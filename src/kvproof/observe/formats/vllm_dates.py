@@ -17,6 +17,7 @@ CACHE = "vllm/v1/core/kv_cache_utils.py"
 DATES = (
     Row("initializing an llm engine", r"initializing an LLM engine \(v", "0.2-0.7.2",
         "vllm/engine/llm_engine.py"),
+    Row("# gpu blocks:", r"# GPU blocks: ?\d", "0.2-0.6.6", "vllm/executor/gpu_executor.py"),
     Row("initializing a v1 llm engine", r"initializing a V1 LLM engine", "0.7.1+",
         "vllm/v1/engine/core.py"),
     Row("initializing a v0 llm engine", r"initializing a V0 LLM engine", "0.7.1-0.10.2", V0_MODULE),
