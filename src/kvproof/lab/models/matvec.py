@@ -1,14 +1,18 @@
-"""Matrix times vector for decode steps: one token's row through a weight matrix, read once.
+"""Matrix times a few vectors for decode steps: a weight is read once, for all sequences' rows.
 
-A decode step of one sequence is limited by reading weights; torch's general matrix product does
-not reach the memory's speed on one row of bf16. The matrix is read in the order of memory, row
-after row: eight rows side by side read at 5 to 6 GB/s where one stream of the same bytes reads at
-8 to 9 (rows of 576 numbers, one thread, Zen 3). Sums are in f32 whatever is stored.
+A decode step is limited by reading weights; torch's general matrix product reaches the memory's
+speed neither on one row of bf16 nor on two to eight of anything. The matrix is read in the order of
+memory, row after row: eight rows side by side read at 5 to 6 GB/s where one stream of the same
+bytes reads at 8 to 9 (rows of 576 numbers, one thread, Zen 3). Sums are in f32 whatever is stored.
 
-Several rows go through torch. Without bf16 instructions it multiplies bf16 row by row: 64 rows
-take five times as long as the same product in f32, widening the weights included, and from 8 rows
-on that is the faster way. Its numbers are the same: products of bf16 are exact in f32, and sums are
-f32 either way.
+A row of the matrix meets four rows of x at a time, in registers. More than four take turns over a
+block of the matrix that the first of them left in the cache; each of them asks for its share of the
+next block. A sum is made in the same order whichever rows share a turn: a sequence's numbers are
+the same, bit by bit, alone and in a batch.
+
+Many rows go through torch. Without bf16 instructions it multiplies bf16 row by row: 64 rows
+take five times as long as the same product in f32, widening the weights included. The numbers of
+f32 are the same: products of bf16 are exact in f32, and sums are f32 either way.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -26,65 +30,105 @@ from kvproof.lab.attention import threads
 from kvproof.lab.attention.crew import begin, end
 from kvproof.lab.attention.emit import WIDTH as LANES
 from kvproof.lab.attention.shapes import entry, kernel
-from kvproof.lab.attention.stored import BF16, F32, first_vector, stored
-from kvproof.lab.attention.vectors import prefetch, splat, vadd, vfma, vload, vsum
+from kvproof.lab.attention.stored import BF16, F32, STORED_BYTES, first_vector, stored
+from kvproof.lab.attention.tiles import tile_fma, tile_load, tile_zero
+from kvproof.lab.attention.vectors import LINE, address, prefetch, splat
+from kvproof.lab.models.lanes import put_sums
 from kvproof.lab.pool.planes import flat
 
-_SUMS = 4  # vectors of a row that are summed apart, so that no sum waits for the last
-_AHEAD = {BF16: 2048, F32: 0}  # numbers; f32 is read best by the processor's own prefetching
-_WIDENED = 8  # rows of x from which on bf16 weights are widened; measured on Zen 3
+FEW = 16  # rows of x up to which the kernel is faster than torch; measured on Zen 3
+_TILE = 4  # rows of x that meet a vector of the weight; two sums of each are kept apart
+_STEP = 4 * LANES  # numbers of a row that are taken at a time
+# Bytes of a matrix over which two tiles take turns, and more of them; measured on Zen 3.
+_BLOCKS = {F32: (4096, 32768), BF16: (8192, 32768)}
 _SLAB = 1024  # rows of a weight widened at a time: what is written stays in the cache
 _NARROW = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")  # no bf16 instructions
 KINDS = {torch.float32: F32, torch.bfloat16: BF16}
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x @ weight.T, by the kernel for one row in whole vectors, else by torch."""
+    """x @ weight.T, by the kernel for a few rows in whole vectors, else by torch."""
     rows, width = weight.shape
     fits = width % LANES == 0 and weight.is_contiguous()
-    if x.shape[0] != 1 or weight.dtype not in KINDS or not fits:
-        return _several(x, weight)
-    out = np.empty(rows, np.float32)
-    args = flat(weight), x.float().view(-1).numpy(), out
-    threads.share(_all_rows(KINDS[weight.dtype]), *args)
-    return torch.from_numpy(out)[None].to(x.dtype)
+    if len(x) > FEW or weight.dtype not in KINDS or not fits:
+        return _many(x, weight)
+    out = np.empty((len(x), rows), np.float32)
+    given = x.float().contiguous().numpy()
+    threads.share(_all_rows(KINDS[weight.dtype]), flat(weight), given, out)
+    return torch.from_numpy(out).to(x.dtype)
 
 
-def _several(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _many(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x @ weight.T by torch, in f32 where its bf16 product is the slower one."""
-    if x.dtype != torch.bfloat16 or x.shape[0] < _WIDENED or not _NARROW:
+    if x.dtype != torch.bfloat16 or not _NARROW:
         return torch.nn.functional.linear(x, weight)
     wide = x.float()
     parts = [torch.nn.functional.linear(wide, slab.float()) for slab in weight.split(_SLAB)]
     return torch.cat(parts, -1).to(x.dtype)
 
 
-@lru_cache(maxsize=2)
-def some_rows(kind: int) -> Any:
-    """rows(weight, x, first, last, out): out[first:last] of the product."""
-    ahead, step = _AHEAD[kind], _SUMS * LANES
+@lru_cache(maxsize=8)
+def _tile_rows(kind: int, tile: int) -> Any:
+    """rows(weight, x, width, span, ask, out, stride): `tile` rows of x times rows `span`.
+
+    `ask`: how many numbers ahead the next ones are asked for, and how many in a step. f32 for few
+    rows of x is read best by the processor's own prefetching.
+    """
+    line = LINE // STORED_BYTES[kind]
+    asks, lines = kind != F32 or tile == _TILE, _STEP // line
 
     @kernel
-    def vector(weight, at, x, d):
-        return first_vector(stored(weight, at + d, 0, 1, kind)), vload(x, d)
+    def meet(sums, weight, at, x, d, width):
+        vector = first_vector(stored(weight, at + d, 0, 1, kind))
+        return tile_fma(sums, tile_load(x, d, width, tile, 1), vector)
+
+    @kernel
+    def rows(weight, x, width, span, ask, out, stride):
+        whole = width // _STEP * _STEP
+        for row in range(span[0], span[1]):
+            at = row * width
+            even, odd, ahead = tile_zero(tile), tile_zero(tile), at + ask[0]
+            for d in range(0, whole, _STEP):
+                if asks:
+                    prefetch(weight, ahead, line, lines, 1)
+                    ahead += ask[1]
+                even = meet(even, weight, at, x, d, width)
+                odd = meet(odd, weight, at, x, d + LANES, width)
+                even = meet(even, weight, at, x, d + 2 * LANES, width)
+                odd = meet(odd, weight, at, x, d + 3 * LANES, width)
+            for d in range(whole, width, LANES):
+                even = meet(even, weight, at, x, d, width)
+            put_sums(tile_fma(even, odd, splat(np.float32(1))), out, row, stride)
+
+    return rows
+
+
+@lru_cache(maxsize=2)
+def some_rows(kind: int) -> Any:
+    """rows(weight, x, first, last, out): out[:, first:last] of x @ weight.T, x [count, width]."""
+    one, two, three, four = (_tile_rows(kind, n) for n in range(1, _TILE + 1))
+    held, more = (size // STORED_BYTES[kind] for size in _BLOCKS[kind])
 
     @kernel
     def rows(weight, x, first, last, out):
-        width = x.size
-        whole = width // step * step
-        for row in range(first, last):
-            at = row * width
-            a = b = c = e = splat(np.float32(0))
-            for d in range(0, whole, step):
-                if ahead:
-                    prefetch(weight, at + d + ahead, 0, 1, 1)
-                a = vfma(*vector(weight, at, x, d), a)
-                b = vfma(*vector(weight, at, x, d + LANES), b)
-                c = vfma(*vector(weight, at, x, d + 2 * LANES), c)
-                e = vfma(*vector(weight, at, x, d + 3 * LANES), e)
-            for d in range(whole, width, LANES):
-                a = vfma(*vector(weight, at, x, d), a)
-            out[row] = vsum(vadd(vadd(a, b), vadd(c, e)))
+        (count, width), stride, whole = x.shape, out.shape[1], address(weight, 0)
+        turns = max(1, count // _TILE)
+        block = max(1, (held if turns <= 2 else more) // width)
+        share = -(-_STEP // turns)
+        for row in range(first, last, block):
+            span = row, min(last, row + block)
+            for r in range(0, count, _TILE):
+                given, target = address(x, r * width), address(out, r * stride)
+                turn, left = r // _TILE, count - r
+                ask = block * width + turn * share * (width // _STEP), share * (turn < turns)
+                if left == 1:
+                    one(whole, given, width, span, ask, target, stride)
+                elif left == 2:
+                    two(whole, given, width, span, ask, target, stride)
+                elif left == 3:
+                    three(whole, given, width, span, ask, target, stride)
+                else:
+                    four(whole, given, width, span, ask, target, stride)
 
     return rows
 
@@ -102,7 +146,7 @@ def _all_rows(kind: int) -> Any:
     @entry
     def all_rows(weight, x, out, marks, me, number):
         ticket = begin(marks, me)
-        first, last = share_of(out.size, me, number)
+        first, last = share_of(out.shape[1], me, number)
         rows(weight, x, first, last, out)
         end(marks, me, number, ticket)
 

@@ -1,11 +1,13 @@
-"""One token from a layer's attention to the next layer's: what a decode step of one sequence runs.
+"""A few tokens from a layer's attention to the next layer's: what a decode step runs.
 
-A torch operation on one row costs more in its call than in its arithmetic, and a step of a small
+A torch operation on a few rows costs more in its call than in its arithmetic, and a step of a small
 model has hundreds of them. So all that lies between two attentions is one kernel: output
 projection, norms and feed-forward of the layer behind, then norm, queries, keys and values of the
 layer ahead, with their norms and rotary positions. Its threads take a share of each matrix's rows
 and meet before the next one (`attention/crew.py`). Sums and what lies between are f32, whatever
-the weights are stored in.
+the weights are stored in; a token's numbers do not depend on who else is in the step.
+
+Arrays of tokens are [tokens, numbers].
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -25,11 +27,14 @@ from kvproof.lab.attention import threads
 from kvproof.lab.attention.crew import LINE, begin, end, meet
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.shapes import entry, kernel
+from kvproof.lab.attention.vectors import splat, vadd, vexp, vload, vmax, vmul, vstore
 from kvproof.lab.models.body import Body
+from kvproof.lab.models.lanes import vdiv
 from kvproof.lab.models.matvec import KINDS, share_of, some_rows
 from kvproof.lab.pool.planes import flat
 
-_NOTHING = np.zeros(0, np.float32)
+_NONE = np.zeros(0, np.float32)
+_NOTHING = np.zeros((0, 0), np.float32)
 _MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 _NORMS = ("attn_norm", "attn_post_norm", "ffn_norm", "ffn_post_norm", "q_norm", "k_norm")
 
@@ -75,13 +80,13 @@ class Ahead(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What the threads hand each other, and two rows of each thread's own.
+    """What the threads hand each other, and two copies of each thread's own.
 
-    The layers' row; a product's numbers; the feed-forward's two; marks to meet by; each thread's
-    row as it grows, and normed.
+    The layers' rows; a product's numbers; the feed-forward's two; marks to meet by; each thread's
+    rows as they grow, and normed.
     """
 
-    row: Array
+    rows: Array
     part: Array
     hidden: Array
     raised: Array
@@ -90,14 +95,15 @@ class Scratch(NamedTuple):
     normed: Array
 
     @staticmethod
-    def of(row: Array, ffn: int, number: int) -> Scratch:
-        """Room for `number` threads beside the row."""
-        part, gate, up = (np.empty(n, np.float32) for n in (row.size, ffn, ffn))
-        own, normed = np.empty((2, number, row.size), np.float32)
-        return Scratch(row, part, gate, up, np.zeros(LINE * number, np.int64), own, normed)
+    def of(rows: Array, ffn: int, number: int) -> Scratch:
+        """Room for `number` threads beside the rows."""
+        count, hidden = rows.shape
+        part, gate, up = (np.empty((count, n), np.float32) for n in (hidden, ffn, ffn))
+        own, normed = np.empty((2, number, count, hidden), np.float32)
+        return Scratch(rows, part, gate, up, np.zeros(LINE * number, np.int64), own, normed)
 
 
-class Row:
+class Rows:
     """A body's layers as the kernel sees them: flat arrays over the runner's own tensors."""
 
     def __init__(self, body: Body, weights: Mapping[str, torch.Tensor]) -> None:
@@ -108,7 +114,7 @@ class Row:
         self._sizes = [n * body.head_dim for n in (body.heads, body.kv_heads, body.kv_heads)]
 
     def enter(self, x: Array, turn: tuple[Array, Array]) -> Vectors:
-        """Queries, keys and values [1, heads, dim] of the first layer for the row `x`."""
+        """Queries, keys and values [tokens, heads, dim] of the first layer for the rows `x`."""
         return self._between(x, _NOTHING, 0, 0, turn)
 
     def between(
@@ -119,7 +125,7 @@ class Row:
         After the last layer they are empty.
         """
         last = layer + 1 == len(self.layers)
-        given = attended.reshape(-1).numpy()
+        given = attended.flatten(1).numpy()
         return self._between(x, given, layer, layer if last else layer + 1, turn, last=last)
 
     def _between(
@@ -133,18 +139,18 @@ class Row:
         last: bool = False,
     ) -> Vectors:
         sizes = [0, 0, 0] if last else self._sizes
-        q, k, v = (np.empty(size, np.float32) for size in sizes)
+        q, k, v = (np.empty((len(x), size), np.float32) for size in sizes)
         scratch = Scratch.of(x, self.body.ffn, threads.count())
         threads.share(self._kernel, attended, self.layers[behind], self.layers[ahead],
                       Ahead(q, k, v, *turn), scratch)  # fmt: skip
-        shaped = [torch.from_numpy(t).view(1, -1, self.body.head_dim) for t in (q, k, v)]
+        shaped = [torch.from_numpy(t).unflatten(1, (-1, self.body.head_dim)) for t in (q, k, v)]
         return shaped[0], shaped[1], shaped[2]
 
 
 def _layer(body: Body, weights: Mapping[str, torch.Tensor], layer: int) -> Layer:
     def norm(name: str) -> Array:
         found = weights.get(f"{layer}.{name}")
-        return _NOTHING if found is None else found.float().numpy()
+        return _NONE if found is None else found.float().numpy()
 
     matrices = [flat(weights[f"{layer}.{name}"]) for name in _MATRICES]
     return Layer._make([*matrices, *map(norm, _NORMS), np.float32(body.eps)])
@@ -176,25 +182,42 @@ def turned(x, cos, sin, norm, eps):
 
 
 @kernel
+def grown(x):
+    """e**x by lane, for x up to 87; e**87 beyond, which makes 1 / (1 + e**x) as good as 0."""
+    most = splat(np.float32(-87))
+    return vexp(vmul(vmax(vmul(x, splat(np.float32(-1))), most), splat(np.float32(-1))))
+
+
+@kernel
 def silu(g):
-    """g * sigmoid(g)."""
-    return g / (np.float32(1.0) + math.exp(-g))
+    """g * sigmoid(g) by lane."""
+    one = splat(np.float32(1))
+    return vdiv(g, vadd(one, grown(vmul(g, splat(np.float32(-1))))))
 
 
 @kernel
 def gelu(g):
-    """GELU by its tanh formula."""
-    inner = np.float32(0.7978845608028654) * (g + np.float32(0.044715) * g * g * g)
-    return np.float32(0.5) * g * (np.float32(1.0) + math.tanh(inner))
+    """GELU by its tanh formula, by lane: g * (1 + tanh(u)) / 2 is g * sigmoid(2u)."""
+    cube = vmul(vmul(g, g), vmul(g, splat(np.float32(0.044715))))
+    u = vmul(vadd(g, cube), splat(np.float32(-2 * 0.7978845608028654)))
+    return vdiv(g, vadd(splat(np.float32(1)), grown(u)))
 
 
 @kernel
 def add(x, part, norm, eps, more):
     """x += part, normed first where there is a norm; `more` is room for that."""
-    if norm.size:
-        normed(part, 0, part.size, norm, eps, more)
-    for i in range(x.size):
-        x[i] += more[i] if norm.size else part[i]
+    for r in range(len(x)):
+        if norm.size:
+            normed(part[r], 0, part.shape[1], norm, eps, more[r])
+        for i in range(x.shape[1]):
+            x[r, i] += more[r, i] if norm.size else part[r, i]
+
+
+@kernel
+def norm_rows(x, weight, eps, out):
+    """Each row's RMS norm."""
+    for r in range(len(x)):
+        normed(x[r], 0, x.shape[1], weight, eps, out[r])
 
 
 @lru_cache(maxsize=8)
@@ -203,20 +226,27 @@ def leave_kernel(kind: int, curved: Any) -> Any:
     rows = some_rows(kind)
 
     @kernel
+    def gate(hidden, raised, low, high):
+        for r in range(len(hidden)):
+            for i in range(low, high, WIDTH):
+                at = r * hidden.shape[1] + i
+                vstore(hidden, at, vmul(curved(vload(hidden, at)), vload(raised, at)))
+
+    @kernel
     def leave(attended, at, scratch, me, number):
         own, h, part, hidden, raised = (
             scratch.own[me], scratch.normed[me], scratch.part, scratch.hidden, scratch.raised,
         )  # fmt: skip
-        first, last = share_of(own.size, me, number)
+        first, last = share_of(part.shape[1], me, number)
         rows(at.o, attended, first, last, part)
         meet(scratch.marks, me, number, 1)
         add(own, part, at.attn_post, at.eps, h)
-        normed(own, 0, own.size, at.ffn_norm, at.eps, h)
-        low, high = share_of(hidden.size, me, number)
+        norm_rows(own, at.ffn_norm, at.eps, h)
+        low, high = share_of(hidden.shape[1] // WIDTH, me, number)
+        low, high = low * WIDTH, high * WIDTH
         rows(at.gate, h, low, high, hidden)
         rows(at.up, h, low, high, raised)
-        for i in range(low, high):
-            hidden[i] = curved(hidden[i]) * raised[i]
+        gate(hidden, raised, low, high)
         meet(scratch.marks, me, number, 2)
         rows(at.down, hidden, first, last, part)
         meet(scratch.marks, me, number, 3)
@@ -233,14 +263,14 @@ def enter_kernel(kind: int) -> Any:
     @kernel
     def enter(at, ahead, scratch, me, number):
         own, h = scratch.own[me], scratch.normed[me]
-        normed(own, 0, own.size, at.attn_norm, at.eps, h)
+        norm_rows(own, at.attn_norm, at.eps, h)
         for weight, out in ((at.q, ahead.q), (at.k, ahead.k), (at.v, ahead.v)):
-            first, last = share_of(out.size, me, number)
+            first, last = share_of(out.shape[1], me, number)
             rows(weight, h, first, last, out)
         meet(scratch.marks, me, number, 4)
-        if me == 0:
-            turned(ahead.q, ahead.cos, ahead.sin, at.q_norm, at.eps)
-            turned(ahead.k, ahead.cos, ahead.sin, at.k_norm, at.eps)
+        for r in range(me, len(own), number):
+            turned(ahead.q[r], ahead.cos[r], ahead.sin[r], at.q_norm, at.eps)
+            turned(ahead.k[r], ahead.cos[r], ahead.sin[r], at.k_norm, at.eps)
 
     return enter
 
@@ -249,23 +279,21 @@ def enter_kernel(kind: int) -> Any:
 def between_kernel(kind: int, curved: Any) -> Any:
     """between(attended, behind, at, ...): see the module; `curved` is silu or gelu.
 
-    Each thread keeps a row of its own, so that the layers' is read and written without waiting.
+    Each thread keeps rows of its own, so that the layers' are read and written without waiting.
     """
     leave, enter = leave_kernel(kind, curved), enter_kernel(kind)
 
     @entry
     def between(attended, behind, at, ahead, scratch, marks, me, number):
         ticket = begin(marks, me)
-        x, own = scratch.row, scratch.own[me]
-        for i in range(x.size):
-            own[i] = x[i]
+        x, own = scratch.rows, scratch.own[me]
+        own[:] = x
         if attended.size:
             leave(attended, behind, scratch, me, number)
         if ahead.q.size:
             enter(at, ahead, scratch, me, number)
         if me == 0:
-            for i in range(x.size):
-                x[i] = own[i]
+            x[:] = own
         end(marks, me, number, ticket)
 
     return between

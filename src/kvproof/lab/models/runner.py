@@ -14,7 +14,7 @@ from torch.nn.functional import gelu, silu
 
 from kvproof.lab.models import row
 from kvproof.lab.models.body import Body, Latent
-from kvproof.lab.models.matvec import linear
+from kvproof.lab.models.matvec import FEW, linear
 
 Weights = Mapping[str, torch.Tensor]
 Turn = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of the rotary angles
@@ -35,8 +35,8 @@ class Step(Protocol):
 class Runner:
     """A body with weights. Names of weights are those of Hugging Face's Llama and DeepSeek.
 
-    One token alone goes through the kernels of `row`, several go through torch. What layers add up
-    in stays f32 whatever the weights are, for its numbers are the largest and rounding it twice a
+    A few tokens go through the kernels of `row`, many go through torch. What layers add up in stays
+    f32 whatever the weights are, for its numbers are the largest and rounding it twice a
     layer costs more accuracy than all else.
     """
 
@@ -49,9 +49,9 @@ class Runner:
         steps = torch.arange(0, width, 2, dtype=torch.int64).float() / width
         local = body.gemma.local_theta if body.gemma else body.theta
         self._frequencies = {True: 1.0 / local**steps, False: 1.0 / body.theta**steps}
-        self._row: row.Row | None = None
+        self._rows: row.Rows | None = None
         if self.compiled and row.fits(body, weights):
-            self._row = row.Row(body, weights)
+            self._rows = row.Rows(body, weights)
 
     def forward(
         self, tokens: torch.Tensor, positions: torch.Tensor, step: Step, *, rows: torch.Tensor
@@ -62,8 +62,8 @@ class Runner:
             if self.body.gemma is not None:
                 x = x * self.body.hidden**0.5
             turns = {local: self._turn(positions, local=local) for local in self._locals()}
-            if len(tokens) == 1 and self._row is not None:
-                x = self._by_row(x, turns, step, self._row)
+            if len(tokens) <= FEW and self._rows is not None:
+                x = self._by_rows(x, turns, step, self._rows)
             else:
                 for layer in range(self.body.layers):
                     x = self._layer(layer, x, turns[self._is_local(layer)], step)
@@ -71,11 +71,11 @@ class Runner:
             head = self.weights["embed" if self.body.tied else "head"]
             return self._times(x, head).float()
 
-    def _by_row(
-        self, x: torch.Tensor, turns: dict[bool, Turn], step: Step, kernels: row.Row
+    def _by_rows(
+        self, x: torch.Tensor, turns: dict[bool, Turn], step: Step, kernels: row.Rows
     ) -> torch.Tensor:
-        wide = x[0].clone().numpy()
-        flat = {local: tuple(t.float().flatten().numpy() for t in turn)
+        wide = x.clone().numpy()
+        flat = {local: tuple(t.float().flatten(1).numpy() for t in turn)
                 for local, turn in turns.items()}  # fmt: skip
         turns_of = [flat[self._is_local(layer)] for layer in range(self.body.layers)]
         q, k, v = kernels.enter(wide, turns_of[0])
@@ -84,7 +84,7 @@ class Runner:
             attended = step.attend(layer, q, vectors, self.body)
             turn = turns_of[min(layer + 1, self.body.layers - 1)]
             q, k, v = kernels.between(layer, wide, attended, turn)
-        return torch.from_numpy(wide)[None]
+        return torch.from_numpy(wide)
 
     def _layer(self, layer: int, x: torch.Tensor, turn: Turn, step: Step) -> torch.Tensor:
         part = self._attention(layer, self._norm(x, f"{layer}.attn_norm"), turn, step)
