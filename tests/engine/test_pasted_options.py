@@ -10,7 +10,13 @@ import kvproof
 from kvproof.engine.base import Deployment
 from kvproof.engine.command import read_command, read_flags, render_command
 from kvproof.engine.manifest import read_manifest
+from kvproof.engine.sglang.flags import is_read as sglang_reads
+from kvproof.engine.sglang.flags import known_flags as sglang_flags
+from kvproof.engine.sglang.uncomputed import UNCOMPUTED as SGLANG_LEFT_OUT
 from kvproof.engine.tensorrt_llm.flags import read_flags as read_trt
+from kvproof.engine.vllm.flags import flag_type as vllm_type
+from kvproof.engine.vllm.flags import known_flags as vllm_flags
+from kvproof.engine.vllm.uncomputed import UNCOMPUTED as VLLM_LEFT_OUT
 from kvproof.errors import UsageError
 
 
@@ -273,3 +279,33 @@ def test_a_backslash_parts_folders_on_windows(text: str) -> None:
     read = read_command(text)
     assert read.model == r"C:\models\x.gguf"
     assert read.deployment.flags == {"ctx_size": 8192}
+
+
+@pytest.mark.parametrize(
+    ("command", "left_out"),
+    [
+        ("sglang serve --model-path a/b --torchao-config int4wo-128", "torchao_config"),
+        ("sglang serve --model-path a/b --disable-mla", "disable_mla"),
+        ("vllm serve a/b --offload-group-size 8", "offload_group_size"),
+        ("vllm serve a/b --enable-dbo", "enable_dbo"),
+    ],
+)
+def test_what_changes_memory_and_is_not_computed_is_said(command: str, left_out: str) -> None:
+    read = read_command(f"{command} --port 80")
+    assert read.uncomputed == (left_out,)
+    assert read.ignored == ("port",)
+    assert [note for note in read.notes if note.endswith("not computed")]
+
+
+def test_what_is_switched_off_changes_nothing() -> None:
+    read = read_command("vllm serve a/b --no-enable-dbo")
+    assert (read.uncomputed, read.notes) == ((), ())
+
+
+def test_every_option_that_is_not_computed_is_one_of_the_engines_and_not_read() -> None:
+    for name in VLLM_LEFT_OUT:
+        assert name in vllm_flags()
+        assert vllm_type(name) is None
+    for name in SGLANG_LEFT_OUT:
+        assert name in sglang_flags()
+        assert not sglang_reads(name)

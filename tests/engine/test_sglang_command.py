@@ -77,11 +77,6 @@ def test_unknown_flags_are_named(command: str) -> None:
         read_command(command)
 
 
-def test_what_only_the_yaml_takes_is_refused() -> None:
-    with pytest.raises(UsageError, match="kv_cache_config"):
-        render_command("m", Deployment("tensorrt_llm", tokens_per_block=64))
-
-
 def test_the_router_starts_copies_of_the_server() -> None:
     found = read_command(
         "python -m sglang_router.launch_server --model-path org/name --dp-size 4 --tp-size 2 "

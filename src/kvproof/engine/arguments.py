@@ -38,14 +38,15 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 class Parsed(msgspec.Struct, frozen=True, kw_only=True):
     """What a command line says: the model, the flags in snake_case, the release.
 
-    `ignored` are flags that exist but change nothing that is computed here; `notes` what the
-    user should know of how it was read.
+    `ignored` are flags that exist but change nothing that is computed here, `uncomputed` those that
+    change what should be; `notes` what the user should know of how it was read.
     """
 
     model: str | None
     flags: Mapping[str, Any]
     version: str | None = None
     ignored: tuple[str, ...] = ()
+    uncomputed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -73,7 +74,8 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     options in `model_options` and the words that stand alone. `before` gives words that count
     as if they stood in front: from the environment. `config_options` name a file of options.
     `variables` are variables of the environment that change memory in ways that are not computed;
-    what is written again adds to the first for `repeated` options.
+    what is written again adds to the first for `repeated` options. `uncomputed` are options that
+    change memory so, and what each does.
     """
 
     option: Callable[[str], Option]
@@ -87,6 +89,7 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     image: re.Pattern[str] | None = None
     repeated: tuple[str, ...] = ()
     variables: Mapping[str, Unfollowed] = {}
+    uncomputed: Mapping[str, str] = {}
 
 
 class _Reading:
@@ -97,6 +100,7 @@ class _Reading:
         self.files = files
         self.flags: dict[str, Any] = {}
         self.ignored: list[str] = []
+        self.uncomputed: list[str] = []
         self.named: dict[str, str] = {}
         self.alone: list[str] = []
         self.notes: list[str] = []
@@ -127,7 +131,7 @@ class _Reading:
             self._twice(option, values)
             self.named[option.name] = values[0]
         elif not grammar.decides(option.name):
-            self.ignored.append(option.name)
+            self._leave_out(option)
         elif option.path:
             _nest(self.flags, option, values)
         elif option.name in grammar.repeated and option.name in self.flags:
@@ -136,6 +140,15 @@ class _Reading:
         else:
             self._twice(option, values)
             self.flags[option.name] = grammar.read(option, values)
+
+    def _leave_out(self, option: Option) -> None:
+        """Keep the name of an option that is not computed with; a note where it should be."""
+        what = None if option.negated else self.grammar.uncomputed.get(option.name)
+        if what is None:
+            self.ignored.append(option.name)
+        elif option.name not in self.uncomputed:
+            self.uncomputed.append(option.name)
+            self.notes.append(f"{option.word.partition('=')[0][:60]} {what}: not computed")
 
     def _twice(self, option: Option, values: Sequence[str]) -> None:
         """A word on an option that is given again with another value: the last one counts."""
@@ -190,6 +203,7 @@ def parse_words(words: Words, start: int, grammar: Grammar) -> Parsed:
         flags=reading.flags,
         version=image_version(words, grammar.image),
         ignored=tuple(reading.ignored),
+        uncomputed=tuple(reading.uncomputed),
         notes=tuple(dict.fromkeys(reading.notes)),
     )
 

@@ -101,13 +101,14 @@ def first_start(words: Words, begins: Begins, image: re.Pattern[str] | None = No
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """A pasted command: the model it names and the deployment it starts.
 
-    `ignored` are flags that exist but change nothing that is computed here; `notes` say how the
-    command was read where that is not plain.
+    `ignored` are flags that exist but change nothing that is computed here, `uncomputed` those that
+    change what should be; `notes` say how the command was read where that is not plain.
     """
 
     model: str | None
     deployment: Deployment
     ignored: tuple[str, ...] = ()
+    uncomputed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -264,7 +265,7 @@ def _known(command: Command) -> Command:
     reader = _reader_of(engine.name)
     if reader.later is not None:
         said = flags if reader.offered is None else reader.offered(flags, engine.version)
-        reader.later((*said, *command.ignored), engine.version)
+        reader.later((*said, *command.ignored, *command.uncomputed), engine.version)
     return command
 
 
@@ -305,6 +306,7 @@ def _command(
         model=parsed.model,
         deployment=Deployment(engine, gpu, **{**parsed.flags, **given}),
         ignored=parsed.ignored,
+        uncomputed=parsed.uncomputed,
         notes=(*parsed.notes, *chosen, *_overridden(parsed.flags, given)),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 from kvproof.engine.arguments import Grammar, Option, by_prefix, number_or_text, values_ahead
 from kvproof.engine.command import Reader, first_start, serving
 from kvproof.engine.sglang.flags import OWN_KV_DTYPES, canonical_flag, is_read, known_flags
+from kvproof.engine.sglang.uncomputed import UNCOMPUTED
 from kvproof.engine.sglang.variables import UNFOLLOWED, options_of
 from kvproof.engine.shell import Words
 from kvproof.errors import UsageError, unknown_name
@@ -108,6 +109,7 @@ READER = Reader(
         image=_IMAGE,
         before=options_of,
         variables=UNFOLLOWED,
+        uncomputed=UNCOMPUTED,
     ),
     render=_render,
 )

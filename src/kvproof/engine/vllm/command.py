@@ -26,6 +26,7 @@ from kvproof.engine.vllm.flags import (
     speculation_of,
     without_speculation,
 )
+from kvproof.engine.vllm.uncomputed import UNCOMPUTED
 from kvproof.engine.vllm.variables import AS_FLAGS, UNFOLLOWED, environment_of, options_of
 from kvproof.errors import UsageError, unknown_name
 
@@ -46,8 +47,12 @@ _SHORT = {
     "dpb": "data_parallel_backend", "dph": "data_parallel_hybrid_lb",
     "dpe": "data_parallel_external_lb", "dpm": "data_parallel_multi_port_external_lb",
 }  # fmt: skip
-_OTHER_NAMES = {"device_memory_utilization": "gpu_memory_utilization"}
-"""Options with two long names (engine/arg_utils.py, 0.31)."""
+_OTHER_NAMES = {
+    "device_memory_utilization": "gpu_memory_utilization",
+    "kv_cache_memory": "kv_cache_memory_bytes",
+}
+"""Options with two long names (engine/arg_utils.py, 0.31), and the one that vLLM's own log of
+0.10.2 to 0.11 recommends, which argparse completes."""
 # Options that take any number of words (engine/arg_utils.py, entrypoints/openai/cli_args.py).
 _MANY = (
     "served_model_name", "lora_modules", "prompt_adapters", "middleware", "logits_processors",
@@ -55,6 +60,8 @@ _MANY = (
     "kv_cache_dtype_skip_layers", "lora_target_modules", "collect_detailed_traces",
     "numa_bind_cpus", "numa_bind_nodes", "disable_access_log_for_endpoints",
 )  # fmt: skip
+_LEVEL = "optimization_level"
+"""Printed as -O, which releases before the option take too."""
 _NOT_ON_COMMAND_LINE = ("usage_context", "device", "model", "used")
 _SEE = "see vllm serve --help"
 
@@ -71,6 +78,8 @@ def _option(word: str) -> Option:
     if single and head[:1] == "O" and head[1:].isdigit():
         return Option(name="optimization_level", word=word, value=head[1:])
     written = (_SHORT.get(head, head) if single else head).replace("-", "_")
+    if single and head == "O" and path:
+        written = "compilation_config"  # what -O stood for until 0.11
     written = _OTHER_NAMES.get(written, written)
     name, negated = _positive(written)
     note = None
@@ -162,7 +171,9 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
         if name in (*_NOT_ON_COMMAND_LINE, *AS_FLAGS) or value is None:
             continue
         option = _spelled(name)
-        if isinstance(value, bool):
+        if name == _LEVEL:
+            words += [f"-O{value}"] if str(value).isdigit() else ["-O", str(value)]
+        elif isinstance(value, bool):
             words.append(option if value else f"--no-{name.replace('_', '-')}")
         elif isinstance(value, Mapping):
             words += [option, msgspec.json.encode(value).decode()]
@@ -189,6 +200,7 @@ READER = Reader(
         before=options_of,
         image=_IMAGE,
         variables=UNFOLLOWED,
+        uncomputed=UNCOMPUTED,
     ),
     render=_render,
     images=("vllm-openai", "vllm/vllm", "vllm-cpu", "llm-d", "huggingfaceserver"),

@@ -144,13 +144,22 @@ _SPECULATION = {
     "ngram_prompt_lookup_min": "prompt_lookup_min",
 }
 """Flags of the releases before speculative_config (0.8.5 has it, 0.8.0 these), and its keys."""
+_SHORT_SPECULATION = {
+    "spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens",
+}  # fmt: skip
+"""Short options for its keys, since 0.22 (engine/arg_utils.py, create_speculative_config)."""
 
 
 def speculation_of(flags: Mapping[str, Any]) -> dict[str, Any]:
     """How a draft is asked for: speculative_config, or the flags of its time as its keys."""
-    config = flags.get("speculative_config")
-    if config:
-        return dict(read_value("speculative_config", config))
+    config = dict(read_value("speculative_config", flags.get("speculative_config") or {}))
+    short = {key: flags[name] for name, key in _SHORT_SPECULATION.items() if flags.get(name)}
+    if both := sorted(set(short) & set(config)):
+        raise UsageError(
+            f"speculative_config and its short option both name {both[0]}", hint="vLLM takes one"
+        )
+    if config or short:
+        return {**config, **short}
     told = {key: flags[name] for name, key in _SPECULATION.items() if flags.get(name) is not None}
     if told.get("model") in _NGRAM:
         told = {**told, "method": "ngram"}

@@ -16,6 +16,14 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.vllm.blocks import settle_blocks
+from kvproof.engine.vllm.captures import (
+    captures,
+    captures_decodes,
+    captures_pieces,
+    compiles,
+    largest_batch,
+    named_batches,
+)
 from kvproof.engine.vllm.compressed import is_v4
 from kvproof.engine.vllm.expert_kernels import expert_workspace, kernel_of
 from kvproof.engine.vllm.images import held_bytes, image_bytes
@@ -301,7 +309,7 @@ def fused_reduce(settings: Settings, memory: float) -> bool:
 
 def _may_fuse(settings: Settings, memory: float) -> bool:
     alone = settings.stages == 1 and settings.replicas == 1
-    alone = alone and not settings.flags.get("enforce_eager")
+    alone = alone and compiles(settings.flags)
     return alone and memory >= _LARGE_GPU and settings.capability[0] in (9, 10)
 
 
@@ -376,15 +384,19 @@ def graph_count(settings: Settings) -> int:
 
     Source: vLLM 0.20.2, config/vllm.py (_set_cudagraph_sizes).
     """
-    decode = settings.max_num_seqs * (1 + settings.draft.tokens)
-    most = min(2 * decode, _MOST_GRAPHS, settings.max_num_batched_tokens)
-    return _sizes_up_to(most) + _sizes_up_to(min(decode, most))
+    flags, decode = settings.flags, settings.max_num_seqs * (1 + settings.draft.tokens)
+    most = largest_batch(flags) or min(2 * decode, _MOST_GRAPHS)
+    most = min(most, settings.max_num_batched_tokens)
+    named = [size for size in named_batches(flags) if size <= settings.max_num_batched_tokens]
+    batches = named or _batches_up_to(most)
+    pieces = len(batches) if captures_pieces(flags) else 0
+    return pieces + sum(size <= decode for size in batches if captures_decodes(flags))
 
 
-def _sizes_up_to(most: int) -> int:
+def _batches_up_to(most: int) -> list[int]:
     """Batch sizes that graphs are captured for: 1, 2, 4, then steps of 8, from 256 on of 16."""
-    small = sum(size <= most for size in (1, 2, 4))
-    return small + len(range(8, min(most + 1, 256), 8)) + len(range(256, most + 1, 16))
+    small = [size for size in (1, 2, 4) if size <= most]
+    return [*small, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16)]
 
 
 def scan_bytes(model: Model, settings: Settings) -> int:
@@ -438,7 +450,7 @@ def graph_part(model: Model, settings: Settings) -> Part | None:
     The estimate is the first graph, which sizes the pool, and a sample times the others (vllm
     v1/worker/gpu_model_runner.py, profile_cudagraph_memory), so it exceeds what is captured.
     """
-    if settings.flags.get("enforce_eager") or settings.platform == "cpu":
+    if not captures(settings.flags) or settings.platform == "cpu":
         return None
     table = constants()["graphs_gib"]
     count = graph_count(settings)

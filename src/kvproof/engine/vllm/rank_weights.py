@@ -13,7 +13,7 @@ import msgspec
 
 from kvproof.engine.rank_weights import COPIED_ROLES, even_part, loaded_bytes
 from kvproof.engine.vllm.compressed import is_v4
-from kvproof.engine.vllm.experts import deals_experts, expert_ranks
+from kvproof.engine.vllm.experts import copied_experts, deals_experts, expert_ranks
 from kvproof.engine.vllm.layers import stage_layers
 from kvproof.engine.vllm.pieces import (
     Piece,
@@ -219,7 +219,8 @@ def _share(model: Model, settings: Settings, group: TensorGroup) -> float:
     if is_v4(model) and group.name.endswith("self_attn.kv_proj.weight"):
         return 1.0  # one projection with the queries' down-projection
     if group.role == "expert":
-        return _expert_padding(model, settings) / expert_ranks(settings)
+        held = _expert_padding(model, settings) * copied_experts(model, settings)
+        return held / expert_ranks(settings)
     if group.name.endswith(("k_proj.weight", "v_proj.weight", "k_proj.bias", "v_proj.bias")):
         return max(1, ranks // _copies_base(model)) / ranks if _copies_base(model) else 1 / ranks
     return 1 / ranks

@@ -8,6 +8,7 @@ are captured in memory that no budget knows. Source: vLLM 0.22 to 0.29, config/v
 
 from __future__ import annotations
 
+from kvproof.engine.vllm.captures import captures
 from kvproof.engine.vllm.settings import Settings, has_states
 from kvproof.model.types import Model
 
@@ -78,7 +79,7 @@ _ROCM_ESTIMATES = (0, 26, 0)
 def charges_graphs(model: Model, settings: Settings) -> bool:
     """Whether the runner takes an estimate of this model's graphs off the budget."""
     charged = settings.flags.get("estimate_cudagraphs", settings.rules.graphs_charged)
-    if not charged or settings.flags.get("enforce_eager"):
+    if not charged or not captures(settings.flags):
         return False
     if settings.platform == "rocm" and settings.rules.version < _ROCM_ESTIMATES:
         return False

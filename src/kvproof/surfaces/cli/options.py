@@ -139,6 +139,7 @@ def deployment_of(ctx: click.Context, gpu: str | None = None) -> tuple[str | Non
     ctx.meta["deployment"] = (read.deployment, "config" if values.get("manifest") else "flag")
     ctx.meta["notes"] = (*notes_of(ctx), *read.notes)
     ctx.meta["named"], ctx.meta["ignored"] = read.model, read.ignored
+    ctx.meta["uncomputed"] = read.uncomputed
     warn(read.notes)
     return read.model, read.deployment
 

@@ -105,7 +105,8 @@ def _print(ctx: click.Context, found: tuple[Any, Any, Any, tuple[Any, ...]]) -> 
     from kvproof.engine.stored_types import types_of
     from kvproof.surfaces.show import terms_text
 
-    command = printed(model, deployment, ctx.meta.get("named"), ctx.meta.get("ignored", ()))
+    left_out = {name: ctx.meta.get(name, ()) for name in ("ignored", "uncomputed")}
+    command = printed(model, deployment, ctx.meta.get("named"), **left_out)
     parts = _parts(model, deployment, answer, command, explain=values["explain"])
     if media:
         contexts = [row.context for row in answer.rows]

@@ -7,11 +7,18 @@ from typing import Any
 _MOST = 12
 
 
-def printed(model: Any, deployment: Any, named: str | None, left_out: tuple[str, ...]) -> str:
+def printed(
+    model: Any,
+    deployment: Any,
+    named: str | None,
+    *,
+    ignored: tuple[str, ...],
+    uncomputed: tuple[str, ...],
+) -> str:
     """The command's section, with a line on what is not in it; nothing where there is none.
 
-    `named` is the model as a pasted command calls it, `left_out` the pasted flags that change
-    nothing here.
+    `named` is the model as a pasted command calls it, `ignored` the pasted flags that change
+    nothing here, `uncomputed` those that change what is not computed.
     """
     from kvproof.engine.command import gone_flags, render_command, served_as
     from kvproof.errors import UsageError
@@ -30,7 +37,8 @@ def printed(model: Any, deployment: Any, named: str | None, left_out: tuple[str,
     if served.note:
         lines.append(paint(f"  {served.note}", "dim"))
     for why, flags in (
-        ("left out, without bearing on memory", left_out),
+        ("left out, without bearing on memory", ignored),
+        ("left out, and not computed", uncomputed),
         ("left out, no options of this release", gone_flags(deployment)),
     ):
         if flags:
