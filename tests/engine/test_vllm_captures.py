@@ -88,6 +88,8 @@ def test_short_options_of_a_draft_are_the_long_ones() -> None:
     long = """--speculative-config '{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 3}'"""
     assert terms("Qwen/Qwen3-32B", short, "H200") == terms("Qwen/Qwen3-32B", long, "H200")
     assert terms("Qwen/Qwen3-32B", short, "H200") != terms("Qwen/Qwen3-32B", "", "H200")
+    with pytest.raises(UsageError, match="no MTP modules"):
+        terms("Qwen/Qwen3-32B", "--spec-method mtp --spec-tokens 1", "H200")
     with pytest.raises(UsageError, match="both name model"):
         terms("Qwen/Qwen3-32B", f"{short} {long}", "H200")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvproof.engine.vllm.flags import speculation_of
 from kvproof.engine.vllm.versions import Rules
 from kvproof.errors import UsageError
 from kvproof.model.types import Model
@@ -53,7 +54,7 @@ _NONE_WITHOUT = ("nemotron_h", "nemotron_h_puzzle")
 
 def check_modules(model: Model, flags: Mapping[str, Any], rules: Rules) -> None:
     """Raise UsageError for a draft by modules that vLLM does not start with the model."""
-    asked = flags.get("speculative_config") or {}
+    asked = speculation_of(flags)
     method = str(asked.get("method") or "")
     if rules.version < _READ or not method.endswith("mtp") or asked.get("model"):
         return
