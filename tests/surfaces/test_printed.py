@@ -152,6 +152,16 @@ def test_weights_that_leave_nothing_say_what_helps() -> None:
     assert "are missing on each GPU: spread the weights over more of them (--tp)" in words
 
 
+def test_memory_that_others_hold_is_what_is_missing() -> None:
+    asked = ("Qwen/Qwen3-8B", "--gpu", "H100-80GB", "--contexts", "4k", "--used", "70GiB")
+    for engine in ("sglang", "vllm@0.6.3"):
+        model = "meta-llama/Llama-3.1-8B" if engine.startswith("vllm") else asked[0]
+        shown = _run("plan", model, *asked[1:], "--engine", engine).stdout
+        words = " ".join(shown.split())
+        assert re.search(r"are missing on each GPU: others hold 70.00 GiB of it", words)
+        assert "SGLang starts" not in words
+
+
 def test_flags_that_free_more_than_is_missing_are_named_first() -> None:
     asked = ("plan", "Qwen/Qwen3-4B", "--gpu", "H100:1g.10gb", "--max-model-len", "8192", "--")
     asked = (*asked, "--gpu-memory-utilization", "0.87")

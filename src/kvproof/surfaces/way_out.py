@@ -7,6 +7,9 @@ from kvproof.engine.hooks import traits
 from kvproof.planning import Plan
 from kvproof.units import show_bytes
 
+_OTHERS = "other processes"
+"""The term of memory that is in use before the start."""
+
 
 def way_out(plan: Plan) -> list[str]:
     """What to do about memory that is missing; nothing where none is.
@@ -23,6 +26,9 @@ def way_out(plan: Plan) -> list[str]:
         if values.get(name, 0) > 0
     ]
     missing = f"  {show_bytes(lacking)} are missing on each GPU"
+    others = values.get(_OTHERS, 0)
+    if others > lacking:
+        return [f"{missing}: others hold {show_bytes(others)} of it."]
     smaller = "take a smaller model or one in fewer bits"
     spread = f"spread the weights over more of them (--tp), or {smaller}"
     fewer = f"{smaller}, or a larger slice" if ":" in str(plan.gpu) else spread

@@ -226,6 +226,9 @@ def _groups(pools: Pools, length: int) -> tuple[Group, ...]:
 
 
 def _misfit(length: int, tokens: int) -> str:
+    """Why a request of full length does not run; without a pool SGLang stops (model_runner.py)."""
+    if tokens <= 0:
+        return "Not enough memory. Please try to increase --mem-fraction-static."
     return (
         f"a request of context_length ({length:,}) does not fit in the pool of "
         f"max_total_num_tokens ({tokens:,}): SGLang starts and refuses such requests"
