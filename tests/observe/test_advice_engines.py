@@ -139,3 +139,37 @@ def test_a_share_that_should_do_is_not_lowered() -> None:
     )
     first = kvproof.check(text).advice[0]
     assert first.startswith("--mem-fraction-static higher (it is 0.8)")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "GPU 0 has a total capacty of 23.65 GiB of which 608.94 MiB is free. Including",
+        "GPU 0 has a total capacity of 23.65 GiB of which 608.94 MiB is free. Process 1 has",
+        "(GPU 0; 23.65 GiB total capacity; 11.70 GiB already allocated; 608.94 MiB free; 15.57 GiB "
+        "reserved in total by PyTorch)",
+        "GPU 0 has 23.65 GiB of which 608.94 MiB is free.",
+    ],
+)
+def test_every_wording_of_torchs_error_is_read(said: str) -> None:
+    log = kvproof.read_log(
+        f"OutOfMemoryError: CUDA out of memory. Tried to allocate 3.63 GiB {said}\n"
+    )
+    for name, text in (("oom_request", "3.63 GiB"), ("oom_free", "608.94 MiB"),
+                       ("total_gpu_memory", "23.65 GiB")):  # fmt: skip
+        found = log.get(name)
+        assert found is not None
+        assert found.text == text
+
+
+def test_a_named_gpu_gives_amounts_where_no_line_tells_its_memory() -> None:
+    text = (
+        "INFO vLLM API server version 0.11.0\n"
+        "INFO non-default args: {'model': 'Qwen/Qwen3-32B', 'max_model_len': 8192}\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 50.00 MiB.\n"
+    )
+    assert "name the GPU (--gpu) for amounts" in kvproof.check(text).advice[0]
+    told = kvproof.check(text, gpu="L40S").advice[0]
+    assert told.startswith("--tensor-parallel-size 2 (it is 1): 30.51 GiB of weights on each GPU")
+    unnamed = text.replace("'model': 'Qwen/Qwen3-32B', ", "")
+    assert "name the model (--model) for amounts" in kvproof.check(unnamed).advice[0]

@@ -11,6 +11,7 @@ from kvproof.errors import KvproofError
 from kvproof.model.types import Model
 from kvproof.observe.advice_local import local_advice
 from kvproof.observe.advice_start import (
+    card_memory,
     fraction_advice,
     load_advice,
     refused_advice,
@@ -48,7 +49,7 @@ def advice(log: Log, model: Model | None, deployment: Deployment | None) -> tupl
         return _out_of_memory(log, share) if late else load_advice(log, model, deployment)
     short = shortfall(log, model, deployment)
     share = share_in_force(log, model, deployment)
-    more = _utilization(log, short, share, _total(log, deployment))
+    more = _utilization(log, short, share, card_memory(log, deployment))
     return (*_length(log, model, deployment), *more, *_memory(log, short))
 
 
@@ -174,12 +175,6 @@ def longest(log: Log, model: Model, deployment: Deployment) -> int | None:
             return None
         low, high = (middle, high) if answer.fits else (low, middle - 1)
     return low or None
-
-
-def _total(log: Log, deployment: Deployment | None) -> float | None:
-    """The GPU's memory as printed, else by the table."""
-    card = deployment.accelerator if deployment is not None else None
-    return log.value("total_gpu_memory") or (float(card.memory_bytes) if card else None)
 
 
 def _utilization(

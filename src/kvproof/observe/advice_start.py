@@ -23,6 +23,12 @@ _TOKENS = 4096
 """A pool that holds fewer tokens is no use."""
 
 
+def card_memory(log: Log, deployment: Deployment | None) -> float | None:
+    """The GPU's memory as printed, else by the table."""
+    card = deployment.accelerator if deployment is not None else None
+    return log.value("total_gpu_memory") or (float(card.memory_bytes) if card else None)
+
+
 def share_in_force(log: Log, model: Model | None, deployment: Deployment | None) -> float | None:
     """The share of the GPU that the engine was given; None where only card and flags tell it."""
     if log.engine != "sglang" or flag_of(OPTIONS["sglang"].share) in log.flags:
@@ -69,13 +75,16 @@ def _node_advice(log: Log) -> tuple[str, ...]:
 
 def load_advice(log: Log, model: Model | None, deployment: Deployment | None) -> tuple[str, ...]:
     """Out of memory before the cache was sized: the weights do not fit, or others hold it."""
-    total, others = log.value("total_gpu_memory"), log.value("oom_others") or 0
+    total, others = card_memory(log, deployment), log.value("oom_others") or 0
     ranks = ranks_of(log)
     flag = OPTIONS[log.engine].ranks
     if model is None or not model.tensors or total is None:
+        lacking = (
+            "the GPU (--gpu)" if model is not None and model.tensors else "the model (--model)"
+        )
         return (
             f"{flag} {2 * ranks} (it is {ranks}): half the weights on each GPU; or a quantized "
-            "checkpoint; name the model for amounts",
+            f"checkpoint; name {lacking} for amounts",
         )
     weights = weight_bytes(model)
     share = share_in_force(log, model, deployment) or USUAL_SHARE
