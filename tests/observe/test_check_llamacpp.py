@@ -190,3 +190,45 @@ def test_what_lines_print_of_a_model_is_no_flag() -> None:
         kvproof.Deployment("llamacpp", **{name: "f16" if "type" in name else 1})
     log = TWO_GPUS + "print_info: general.name     = Qwen2.5 32B\n"
     assert kvproof.check(log, "Qwen/Qwen2.5-32B").warnings == ()
+
+
+HYBRID = """\
+load_tensors: offloaded 65/65 layers to GPU
+load_tensors:   CPU_Mapped model buffer size =   682.03 MiB
+load_tensors:        CUDA0 model buffer size = 14032.23 MiB
+llama_context: n_ctx         = 200192
+llama_context: n_batch       = 2048
+llama_context: n_ubatch      = 512
+llama_context: flash_attn    = enabled
+llama_kv_cache:      CUDA0 KV buffer size =  6647.00 MiB
+llama_kv_cache: size = 6647.00 MiB (200192 cells,  16 layers,  1/1 seqs), K (q8_0): 3323.50 MiB, \
+V (q8_0): 3323.50 MiB
+llama_memory_recurrent:      CUDA0 RS buffer size =   149.62 MiB
+sched_reserve:      CUDA0 compute buffer size =   654.78 MiB
+sched_reserve:  CUDA_Host compute buffer size =   411.29 MiB
+"""
+
+
+def test_compute_buffers_tell_the_build() -> None:
+    """A public start on an RTX 3090: logits of every token, masks in f32, quantized keys turned."""
+    report = kvproof.check(HYBRID, "Qwen/Qwen3.5-27B", "RTX-3090-24GB")
+    assert report.engine == "llamacpp@b9403"
+    found = buffers(HYBRID, "Qwen/Qwen3.5-27B")
+    assert found["compute_buffer"] == (654.78, 654.78, True)
+    predicted, printed, ok = found["compute CUDA_Host"]
+    assert ok
+    assert abs(predicted - printed) < 0.011
+
+
+def test_offloaded_layers_place_what_no_buffer_does() -> None:
+    """None of 66 layers on the GPU: the batch's work goes there all the same."""
+    text = (
+        "load_tensors: offloaded 0/66 layers to GPU\n"
+        "llama_context: n_ctx                 = 262144\n"
+        "llama_kv_cache: size = 8704.00 MiB (262144 cells,  16 layers,  1/1 seqs), "
+        "K (q8_0): 4352.00 MiB, V (q8_0): 4352.00 MiB\n"
+        "sched_reserve:      CUDA0 compute buffer size =  1959.73 MiB\n"
+        "sched_reserve:  CUDA_Host compute buffer size =   276.02 MiB\n"
+    )
+    found = buffers(text, "Qwen/Qwen3.5-27B")
+    assert all(ok for _, _, ok in found.values())

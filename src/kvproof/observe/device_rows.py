@@ -83,8 +83,11 @@ def _meets(answer: _Answer, figures: dict[int, Figure]) -> bool:
 
 
 def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
-    """Layers by the shares of the caches' buffers; the output by how many layers are offloaded."""
+    """Layers by the shares of the caches' buffers, or by how many are offloaded, as the output."""
     count = model.layers
+    moved = log.get("offloaded_layers")
+    if moved is not None and flags.n_gpu_layers is None:
+        flags = msgspec.structs.replace(flags, n_gpu_layers=int(moved.value))
     place = placement(model, flags, len(gpus))
     layers, output = place.layers, place.output
     held = {f.device: max(f.value, 0) for f in log.all("kv_buffer") if f.device}

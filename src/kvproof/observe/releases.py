@@ -30,6 +30,8 @@ _CONFIGURED = "free_gpu_memory_fraction"
 """The share under the name that TensorRT-LLM's configuration has."""
 USUAL_SHARE = 0.9
 """Stands for a share that no line, flag or rule tells."""
+_COMPUTE, _MISSED = "compute", 0.05
+"""How llama.cpp's compute buffers are named, and what one that is not met to the digit counts."""
 _PLAIN = 0.03
 """A larger difference is none of rounding, nor of a last block that is not full."""
 
@@ -221,8 +223,10 @@ def _given(found: Compared | None) -> str | None:
     return "the figures that follow from others" if any(row.exact for row in rows) else None
 
 
-def _score(log: Log, found: Compared) -> tuple[int, bool, bool]:
-    """Figures off that follow from others; graphs charged otherwise than printed; memory off."""
+def _score(log: Log, found: Compared) -> tuple[int, bool, bool, float]:
+    """Figures off that follow from others; graphs charged otherwise than printed; memory off; how
+    far llama.cpp's compute buffers are from a build's graph, in hundredths of what is printed.
+    """
     rows, terms = found
     charged = graphs_charged(log, _dated("vllm").utilizations())
     graphs = any("graph" in term.name.lower() for term in terms)
@@ -230,7 +234,15 @@ def _score(log: Log, found: Compared) -> tuple[int, bool, bool]:
         sum(row.exact and not row.ok for row in rows),
         bool(terms) and charged is not None and charged != graphs,
         any(row.name == "available_kv_memory" and not row.ok for row in rows),
+        round(sum(map(_missed, rows)), 2),
     )
+
+
+def _missed(row: Comparison) -> float:
+    """The share of a compute buffer that a build's rules miss; other rows count in other ways."""
+    if not row.name.startswith(_COMPUTE) or abs(row.difference) <= row.step:
+        return 0.0
+    return _MISSED + min(1.0, abs(row.relative or 0.0))
 
 
 def _joined(fitting: list[RuleSet], sets: tuple[RuleSet, ...]) -> str:
