@@ -30,3 +30,13 @@ def put_sums(typing_context: Any, tile: Any, out: Any, index: Any, stride: Any) 
             place = b.gep(place, [values[3]])
 
     return answer(types.void, (tile, out, types.int64, types.int64), emit)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def apart(typing_context: Any) -> Any:
+    """Said in a function, it is compiled once and called: copies in its callers cost seconds."""
+
+    def emit(context: Any, b: Any, kinds: Any, values: Any) -> None:
+        b.function.attributes.add("noinline")
+
+    return answer(types.void, (), emit)

@@ -20,7 +20,9 @@ f32 are the same: products of bf16 are exact in f32, and sums are f32 either way
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,12 +30,13 @@ import torch
 
 from kvproof.lab.attention import threads
 from kvproof.lab.attention.crew import begin, end
+from kvproof.lab.attention.disk import kept
 from kvproof.lab.attention.emit import WIDTH as LANES
 from kvproof.lab.attention.shapes import entry, kernel
 from kvproof.lab.attention.stored import BF16, F32, STORED_BYTES, first_vector, stored
 from kvproof.lab.attention.tiles import tile_fma, tile_load, tile_zero
 from kvproof.lab.attention.vectors import LINE, address, prefetch, splat
-from kvproof.lab.models.lanes import put_sums
+from kvproof.lab.models.lanes import apart, put_sums
 from kvproof.lab.pool.planes import flat
 
 FEW = 16  # rows of x up to which the kernel is faster than torch; measured on Zen 3
@@ -84,6 +87,7 @@ def _tile_rows(kind: int, tile: int) -> Any:
 
     @kernel
     def rows(weight, x, width, span, ask, out, stride):
+        apart()
         whole = width // _STEP * _STEP
         for row in range(span[0], span[1]):
             at = row * width
@@ -111,6 +115,7 @@ def some_rows(kind: int) -> Any:
 
     @kernel
     def rows(weight, x, first, last, out):
+        apart()
         (count, width), stride, whole = x.shape, out.shape[1], address(weight, 0)
         turns = max(1, count // _TILE)
         block = max(1, (held if turns <= 2 else more) // width)
@@ -150,4 +155,13 @@ def _all_rows(kind: int) -> Any:
         rows(weight, x, first, last, out)
         end(marks, me, number, ticket)
 
-    return all_rows
+    return kept(all_rows, kind, text())
+
+
+@lru_cache(maxsize=1)
+def text() -> str:
+    """A digest of what this folder's kernels are made of, beside attention's modules."""
+    digest = hashlib.sha256()
+    for name in ("lanes", "matvec", "row"):
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    return digest.hexdigest()

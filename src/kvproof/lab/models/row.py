@@ -25,12 +25,13 @@ import torch
 
 from kvproof.lab.attention import threads
 from kvproof.lab.attention.crew import LINE, begin, end, meet
+from kvproof.lab.attention.disk import kept
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.shapes import entry, kernel
 from kvproof.lab.attention.vectors import splat, vadd, vexp, vload, vmax, vmul, vstore
 from kvproof.lab.models.body import Body
 from kvproof.lab.models.lanes import vdiv
-from kvproof.lab.models.matvec import KINDS, share_of, some_rows
+from kvproof.lab.models.matvec import KINDS, share_of, some_rows, text
 from kvproof.lab.pool.planes import flat
 
 _NONE = np.zeros(0, np.float32)
@@ -214,6 +215,14 @@ def add(x, part, norm, eps, more):
 
 
 @kernel
+def copy_rows(x, out):
+    """out = x; numba's own assignment of arrays takes seconds to compile."""
+    for r in range(len(x)):
+        for i in range(x.shape[1]):
+            out[r, i] = x[r, i]
+
+
+@kernel
 def norm_rows(x, weight, eps, out):
     """Each row's RMS norm."""
     for r in range(len(x)):
@@ -287,13 +296,13 @@ def between_kernel(kind: int, curved: Any) -> Any:
     def between(attended, behind, at, ahead, scratch, marks, me, number):
         ticket = begin(marks, me)
         x, own = scratch.rows, scratch.own[me]
-        own[:] = x
+        copy_rows(x, own)
         if attended.size:
             leave(attended, behind, scratch, me, number)
         if ahead.q.size:
             enter(at, ahead, scratch, me, number)
         if me == 0:
-            x[:] = own
+            copy_rows(own, x)
         end(marks, me, number, ticket)
 
-    return between
+    return kept(between, kind, curved.py_func.__name__, text())
