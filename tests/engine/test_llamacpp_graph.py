@@ -383,3 +383,22 @@ def test_experts_of_which_none_is_chosen_have_no_graph() -> None:
     deployment = Deployment("llamacpp@b11549", ctx_size=512)
     assert graph_bytes(model, context_of(model, flags_of(deployment))) is None
     assert kvproof.budget(model, deployment).kv_bytes >= 0
+
+
+def test_what_the_graph_fills_itself_lies_where_it_is_read() -> None:
+    """A public start of GLM-5.2 on four GPUs, 524,288 cells, the first layers' experts on the host:
+    the host's buffer holds the two masks and rows of tokens, no zeros of the sparse masks."""
+    model = kvproof.load_model("zai-org/GLM-5.2", offline=True)
+    deployment = kvproof.Deployment(
+        "llamacpp@b9830", "4xRTX-PRO-6000-Blackwell-96GB", ctx_size=524288, parallel=1,
+        n_cpu_moe=50,
+    )  # fmt: skip
+    flags = flags_of(deployment)
+    layers = (0,) * 55 + (1,) * 9 + (2,) * 8 + (3,) * 6
+    place = msgspec.structs.replace(placement(model, flags, 4), layers=layers, output=3)
+    sizes = split_bytes(model, context_of(model, flags), where_of(model, flags, place))
+    assert sizes is not None
+    assert round(sizes[HOST] / 2**20, 2) == 1048.07
+    assert round(sizes[2] / 2**20, 2) == 2292.07
+    assert sizes[1] / 2**20 == pytest.approx(2300.07, rel=0.002)
+    assert sizes[3] / 2**20 == pytest.approx(2284.07, rel=0.01)

@@ -237,7 +237,7 @@ class _Compressing:
         if chosen is not None:
             count = chosen.shape[0]
             zeros = graph.new(
-                (1, count, each, streams), (graph.input(1, count, each, streams, element=element),),
+                (1, count, each, streams), (graph.blank(1, count, each, streams, element=element),),
                 element=element, reuses=True,
             )  # fmt: skip
             rows = graph.view(chosen, count, each, streams)

@@ -128,7 +128,7 @@ def _keep_keys(blocks: Blocks, index: Pooling, pools: Pools, read: Tensor) -> No
     """Store the batch's keys, and the means of the pools that they complete."""
     graph, tokens, dim = blocks.graph, blocks.shape.tokens, index.dim
     packed = graph.new((2 * dim, tokens), (
-        blocks.matmul(read, dim), graph.like(graph.input(dim, tokens))
+        blocks.matmul(read, dim), graph.like(graph.blank(dim, tokens))
     ))  # fmt: skip
     rows = blocks.input("index rows", tokens, element=_I64)
     graph.expand(graph.view(graph.outside(1), 1, more=(packed, rows)))
@@ -148,7 +148,7 @@ def _ranked(blocks: Blocks, index: Pooling, pools: Pools, read: Tensor) -> tuple
     query = graph.view(blocks.matmul(read, dim * heads), dim, heads, tokens)
     query = blocks.rope(blocks.rms_norm(query))
     keys = graph.new((dim, pools.count), (pools.places,))
-    ones = graph.like(graph.input(heads, tokens))
+    ones = graph.like(graph.blank(heads, tokens))
     scores = graph.new((pools.count, tokens), (query, keys, ones, pools.mask))
     best = graph.new((pools.chosen, tokens), (scores,), element=_I32)
     return ranked_cells(blocks, pools, best), _live(blocks, pools, scores, best)

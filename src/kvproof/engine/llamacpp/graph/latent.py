@@ -206,7 +206,7 @@ def _sparse_mask(blocks: Blocks, latent: Latent, mask: Tensor, chosen: Tensor) -
     graph = blocks.graph
     element = mask.strides[0]
     count, each, _, streams = chosen.shape
-    zeros = graph.like(graph.input(1, count, each, streams))
+    zeros = graph.like(graph.blank(1, count, each, streams))
     rows = graph.view(chosen, count, each, streams)
     closed = graph.new(mask.shape, (mask,), element=element, reuses=True)
     flat = graph.view(closed, 1, mask.shape[0], each, streams)

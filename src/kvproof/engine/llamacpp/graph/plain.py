@@ -50,7 +50,7 @@ def ending(blocks: Blocks, stream: Tensor) -> None:
         normed.kept = True
     last = blocks.matmul(normed, blocks.shape.vocabulary) if outputs else normed
     if recipe.closed_logits:
-        closed = blocks.graph.like(blocks.graph.input(recipe.closed_logits))
+        closed = blocks.graph.like(blocks.graph.blank(recipe.closed_logits))
         last = blocks.graph.new(last.shape, (last, closed))
     blocks.graph.expand(last)
 

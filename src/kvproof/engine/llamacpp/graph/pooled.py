@@ -46,7 +46,7 @@ def _keep_pools(blocks: Blocks, index: Pooling, pools: Pools, normed: Tensor) ->
     key = blocks.matmul(normed, dim)
     even = graph.new(key.shape, (key,))  # a norm with a mean
     both = graph.new((2 * dim, tokens), (even, blocks.matmul(normed, dim)))
-    blank = graph.like(graph.input(dim, tokens))
+    blank = graph.like(graph.blank(dim, tokens))
     packed = graph.new((3 * dim, tokens), (both, blank))
     rows = blocks.input("index rows", tokens, element=_I64)
     graph.expand(graph.view(graph.outside(1), 1, more=(packed, rows)))
@@ -125,5 +125,5 @@ def closed_mask(
 
 def _filled(blocks: Blocks, width: int, element: int) -> Tensor:
     """A row of one value."""
-    row = blocks.graph.input(width, element=element)
+    row = blocks.graph.blank(width, element=element)
     return blocks.graph.new((width,), (row,), element=element, reuses=True)

@@ -107,7 +107,7 @@ def device_bytes(
 def _assign(graph: Graph, where: Where, tokens: int) -> None:
     """A device for every tensor."""
     for leaf in graph.leaves:
-        leaf.device = HOST
+        leaf.device = None if leaf.blank else HOST
     forced = where.norms_stay and (where.whole or tokens < LEAST_BATCH)
     for node in graph.nodes:
         node.device = _wanted(node, where, forced)
@@ -185,7 +185,7 @@ class _Plan:
         self._close()
         self.leaves = [*self.turns, *graph.leaves]
         if where.pipelined:
-            inputs = [leaf for leaf in graph.leaves if not leaf.outside]
+            inputs = [leaf for leaf in graph.leaves if not (leaf.outside or leaf.blank)]
             for leaf in inputs:
                 leaf.kept = True
             kept = [_like(leaf, HOST, kept=True) for leaf in inputs for _ in range(_COPIES - 1)]

@@ -19,12 +19,13 @@ class Tensor:
     (a cache). `layer`: which one it belongs to, -1 before the first. `weight`: elements of the
     weight it reads, of experts with `expert`; `looks_up`: rows of a table; `normed`: a norm,
     `scales`: the weight of one. `device`: where it is computed; `waits`: it only keeps a source.
+    `blank`: a leaf that the graph fills itself, where it is read; inputs are the host's.
     """
 
     __slots__ = (
-        "base", "children", "device", "expert", "held", "kept", "layer", "looks_up", "normed",
-        "outside", "place", "reuses", "scales", "seen", "shape", "size", "sources", "strides",
-        "views", "waits", "weight",
+        "base", "blank", "children", "device", "expert", "held", "kept", "layer", "looks_up",
+        "normed", "outside", "place", "reuses", "scales", "seen", "shape", "size", "sources",
+        "strides", "views", "waits", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +36,7 @@ class Tensor:
         self.reuses = self.outside = self.seen = self.kept = False
         self.children = self.views = self.place = self.weight = 0
         self.held = self.expert = self.looks_up = self.normed = self.scales = self.waits = False
+        self.blank = False
         self.device: int | None = None
         self.layer = -1
 
@@ -69,6 +71,12 @@ class Graph:
     def input(self, *shape: int, element: int = _F32) -> Tensor:
         """A tensor that is filled before the graph runs."""
         return self.new(shape, (), element=element)
+
+    def blank(self, *shape: int, element: int = _F32) -> Tensor:
+        """A tensor that a step of the graph fills."""
+        made = self.new(shape, (), element=element)
+        made.blank = True
+        return made
 
     def new(
         self, shape: Iterable[int], sources: Iterable[Tensor], *, element: int = _F32,
