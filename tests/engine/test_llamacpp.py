@@ -354,6 +354,20 @@ def test_terms_of_a_gpu_add_up_to_its_memory(gpu: str, layers: int) -> None:
     assert weights == model.parameters * 2
 
 
+@pytest.mark.parametrize(
+    ("gpus", "split", "share"),
+    [("2xRTX-4090-24GB", "3,1", 0.75), ("2xRTX-4090-24GB", "", 0.5), ("2xRTX-4090-24GB", "1,0", 1)],
+)
+def test_rows_are_dealt_by_the_tensor_split(gpus: str, split: str, share: float) -> None:
+    """ggml-cuda.cu, ggml_backend_cuda_split_buffer_type."""
+    flags = {"tensor_split": split} if split else {}
+    d = Deployment("llamacpp", gpus, split_mode="row", ctx_size=4096, **flags)
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    terms = {t.name: int(t.value) for t in kvproof.budget(model, d).terms}
+    first, second = (terms.get(f"weights, GPU {n}", 0) for n in (0, 1))
+    assert first / (first + second) == pytest.approx(share, abs=1e-6)
+
+
 def test_a_context_that_is_not_named_is_fitted_to_the_gpu() -> None:
     model = kvproof.load_model(CONFIG)
     deployment = Deployment("llamacpp", gpu_memory=24 * 2**30)

@@ -251,14 +251,15 @@ def test_only_the_gpus_that_an_engine_sees_are_planned(
         ("pip install tensorrt-llm==1.0.0; trtllm-serve a/b", "tensorrt_llm@1.0.0"),
         ("pip install vllm==0.9.2; docker run vllm/vllm-openai:v0.11.0 --model a/b", "vllm@0.11.0"),
         ("pip install 'vllm>=0.8' torch==2.7; vllm serve a/b", "vllm"),
+        ("pip install ollama==0.4.7; ollama run a/b", "ollama"),  # the client
     ],
 )  # fmt: skip
 def test_a_release_that_the_text_installs_is_the_servers(text: str, engine: str) -> None:
     read = read_command(text)
     assert str(read.deployment.engine) == engine
-    assert read.model == "a/b"
+    assert read.model in ("a/b", "ollama:a/b")
     said = any("the text installs" in note for note in read.notes)
-    assert said is (engine != "vllm" and "docker" not in text)
+    assert said is ("@" in engine and "docker" not in text)
 
 
 def test_an_engine_that_is_named_wins_over_what_the_text_installs() -> None:
@@ -288,6 +289,8 @@ def test_a_backslash_parts_folders_on_windows(text: str) -> None:
         ("sglang serve --model-path a/b --disable-mla", "disable_mla"),
         ("vllm serve a/b --offload-group-size 8", "offload_group_size"),
         ("vllm serve a/b --enable-dbo", "enable_dbo"),
+        ("llama-server -m x.gguf --override-kv llama.block_count=int:8", "override_kv"),
+        ("llama-server --models-dir ./models", "models_dir"),
     ],
 )
 def test_what_changes_memory_and_is_not_computed_is_said(command: str, left_out: str) -> None:

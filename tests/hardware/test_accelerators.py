@@ -312,3 +312,19 @@ def test_rows_are_frozen_values():
         row.memory_bytes = 1
     assert isinstance(hash(row), int)
     assert msgspec.convert(msgspec.to_builtins(row), Accelerator) == row
+
+
+@pytest.mark.parametrize("said", ["8xH100-80GB", "H100:8", "H100 x8", "H100 80GB HBM3 × 8"])
+def test_a_count_may_stand_behind_its_gpu(said: str) -> None:
+    assert parse_gpus(said) == (8, accelerator("H100-80GB"))
+
+
+@pytest.mark.parametrize("said", ["H100:1g.10gb", "RTX 4090", "RX 7900 XTX", "Ryzen AI Max+ 395"])
+def test_a_name_with_numbers_is_no_count(said: str) -> None:
+    assert parse_gpus(said) == (1, accelerator(said))
+
+
+@pytest.mark.parametrize("said", ["H100:0", "H100 x9999999"])
+def test_a_count_behind_is_bounded_too(said: str) -> None:
+    with pytest.raises(UsageError, match="the count of GPUs"):
+        parse_gpus(said)

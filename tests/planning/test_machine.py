@@ -8,6 +8,7 @@ import pytest
 
 import kvproof
 from kvproof.engine.stored_types import types_of
+from kvproof.errors import UsageError
 from kvproof.model.weights import expert_bytes, streamed_weight_bytes
 from kvproof.planning.machine import machine_of
 from kvproof.timing.step import Machine, StepTime, step_time
@@ -87,3 +88,28 @@ def test_slices_are_not_joined_as_gpus_are(engine: str, flags: dict[str, int], s
     assert not any("joins them" in note for note in notes)
     whole = kvproof.Deployment(engine, "2xH100-80GB", **flags)
     assert not any("MIG" in note for note in kvproof.plan(model, whole, contexts=[4096]).warnings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpus", "together"),
+    [
+        ("vllm", "H100-80GB+MI300X", False),
+        ("sglang", "MI300X,H100-80GB", False),
+        ("llamacpp", "M3-Max-64GB+RTX-4090-24GB", False),
+        ("llamacpp", "RTX-3090-24GB+RX-7900-XTX-24GB", True),
+        ("vllm", "H100-80GB+L40S", True),
+    ],
+)
+def test_one_start_runs_on_one_vendors_gpus(engine: str, gpus: str, together: bool) -> None:
+    if together:
+        assert len(kvproof.Deployment(engine, gpus).kinds) == 2
+        return
+    with pytest.raises(UsageError, match="GPUs at once"):
+        kvproof.Deployment(engine, gpus)
+
+
+def test_replicas_on_different_gpus_are_reckoned_at_the_smallest_and_said_to_be() -> None:
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    for flags, said in (({}, "each replica is reckoned"), ({"tensor_parallel_size": 2}, "for all")):
+        mixed = kvproof.Deployment("vllm", "H100-80GB+L40S", **flags)
+        assert any(said in note for note in kvproof.plan(model, mixed, contexts=[4096]).warnings)

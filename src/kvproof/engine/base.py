@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 import msgspec
 
 from kvproof.engine.release import release_number
-from kvproof.engine.vendors import check_vendor
+from kvproof.engine.vendors import check_joined, check_vendor
 from kvproof.errors import UsageError, unknown_name
 from kvproof.terms import Term
 from kvproof.units import GIB, parse_bytes
@@ -89,6 +89,7 @@ class Deployment:
             kinds = parse_ranks(gpu)
             for _, kind in kinds:
                 check_vendor(ref.name, kind)
+            check_joined(ref.name, [kind for _, kind in kinds])
             accelerator = min((kind for _, kind in kinds), key=lambda kind: kind.memory_bytes)
             written = sum(number for number, _ in kinds)
             count = written if written > 1 or re.match(r"\s*1\s*[xX*]", gpu) else None

@@ -54,8 +54,9 @@ class Reader(msgspec.Struct, frozen=True):
     release named (None: the newest), which may have fewer; `later` raises UsageError for options
     that came after it. `together` makes one command of all that start the engine in a text, with
     where its arguments begin and notes; `other_forms` the words of settings that are no command
-    (None: they are none of the engine's). `device_option` names the devices it uses. `serves` names
-    a model, which a pasted command may call otherwise, as the engine takes it (None: it can't be).
+    (None: they are none of the engine's). `device_option` names the devices it uses, `package` is
+    the Python package that is the server. `serves` names a model, which a pasted command may call
+    otherwise, as the engine takes it (None: it can't be).
     """
 
     engine: str
@@ -70,6 +71,7 @@ class Reader(msgspec.Struct, frozen=True):
         None
     )
     device_option: str = ""
+    package: str = ""
     other_forms: Callable[[str], Sequence[str] | None] | None = None
     serves: Callable[[Model, str | None], Served | None] = in_folder
 
@@ -158,13 +160,13 @@ def read_command(
 
 def _installed(reader: Reader, commands: Sequence[Words]) -> str | None:
     """The release that the text pins its engine's package to, as `vllm@0.8.5`."""
-    package = reader.engine.replace("_", "[-_]")
-    pinned = re.compile(
-        rf"{package}(?:\[[\w,-]{{1,60}}\])?(?:==|@)v?(\d[\w.+]{{1,40}})$", re.IGNORECASE
-    )
+    if not reader.package:
+        return None
+    release = r"(?:\[[\w,-]{1,60}\])?(?:==|@)v?(\d[\w.+]{1,40})$"
+    pinned = re.compile(reader.package.replace("-", "[-_]") + release, re.IGNORECASE)
     for words in commands:
         for word in words.words:
-            if match := pinned.match(word.rpartition("=--with=")[2] or word):
+            if match := pinned.match(word.removeprefix("--with=")):
                 return f"{reader.engine}@{match[1]}"
     return None
 

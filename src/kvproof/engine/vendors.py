@@ -6,6 +6,8 @@ platform); SGLang 0.5.23, srt/hardware_backend (mlx is a runner of its own, with
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kvproof.engine.common_flags import CALLED
 from kvproof.errors import UsageError
 from kvproof.hardware import Accelerator
@@ -27,6 +29,21 @@ def check_vendor(engine: str, gpu: Accelerator) -> None:
         raise UsageError(
             f"{CALLED[engine]} has no rules for {gpu.vendor}'s {gpu.name}",
             hint=f"plan it with {_LOCAL}" if gpu.vendor != "NVIDIA" else "name another GPU",
+        )
+
+
+def check_joined(engine: str, gpus: Collection[Accelerator]) -> None:
+    """Raise UsageError for GPUs that no one start of `engine` runs on together.
+
+    A build of vLLM, SGLang or TensorRT-LLM is for one vendor's; llama.cpp's runs CUDA, ROCm and
+    Vulkan side by side, and Metal on Apple's machines alone.
+    """
+    vendors = sorted({gpu.vendor for gpu in gpus})
+    apart = engine in _KNOWN or "Apple" in vendors
+    if len(vendors) > 1 and apart:
+        raise UsageError(
+            f"{CALLED.get(engine, engine)} does not run on {' and '.join(vendors)}'s GPUs at once",
+            hint="plan each by itself",
         )
 
 

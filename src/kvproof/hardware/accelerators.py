@@ -220,7 +220,7 @@ def accelerator(name: str) -> Accelerator:
 
 
 def parse_gpus(text: str) -> tuple[int, Accelerator]:
-    """How many of which accelerator `8xH100-80GB` means; a name alone is one.
+    """How many of which accelerator `8xH100-80GB` (or `H100:8`, `H100 x8`) means; a name is one.
 
     Several kinds at once (`H100-80GB,L40S`) are read by `parse_gpu_list`; here they raise
     UsageError, as do unknown names and counts out of range.
@@ -229,7 +229,8 @@ def parse_gpus(text: str) -> tuple[int, Accelerator]:
         raise UsageError(
             f"one kind of GPU is needed, not a list: {text[:80]!r}", hint="write 8xH100-80GB"
         )
-    counted = _COUNTED.fullmatch(text[:_LONGEST_NAME]) if isinstance(text, str) else None
+    short = text[:_LONGEST_NAME] if isinstance(text, str) else ""
+    counted = _COUNTED.fullmatch(short) or _COUNTED_BEHIND.fullmatch(short)
     if counted is None or _key(text) in _index():  # `7900 XTX` is a name, not 7900 of something
         return 1, accelerator(text)
     count = int(counted["count"])
@@ -264,6 +265,10 @@ def parse_ranks(text: str) -> tuple[tuple[int, Accelerator], ...]:
 _MOST_GPUS = 1_000_000
 _MOST_KINDS = 64
 _COUNTED = re.compile(r"\s*(?P<count>[0-9]{1,12})\s*[xX*\u00d7]\s*(?P<gpu>.+)", re.DOTALL)
+_COUNTED_BEHIND = re.compile(
+    r"(?P<gpu>.*[^\s:])(?:\s*:\s*|\s+[xX*\u00d7]\s*)(?P<count>[0-9]{1,7})\s*", re.DOTALL
+)
+"""`H100:8`, as SkyPilot writes it, or `H100 x8`."""
 _SLICE = re.compile(
     r"(?P<gpu>.+?)[\s:_-]+(?:mig[\s:_-]+)?(?P<profile>[0-9]g\.[0-9]{1,3}gb)(?:[+-][a-z.]{2,8})?",
     re.IGNORECASE | re.DOTALL,

@@ -90,6 +90,8 @@ def _hardware_remarks(deployment: Deployment) -> tuple[str, ...]:
         names = ", ".join(f"{count} x {kind.name}" for count, kind in deployment.kinds)
         if by_device(deployment):
             how = "layers are dealt by memory; the step is reckoned at the slowest GPU"
+        elif ranks_of(deployment) == 1:
+            how = "each replica is reckoned as on the smallest: plan the others by themselves"
         else:
             how = "the smallest and the slowest rank decide for all"
         out.append(f"different GPUs ({names}): {how}")

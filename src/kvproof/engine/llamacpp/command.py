@@ -19,6 +19,13 @@ _ALONE = ("llama-cli", "llama-completion", "main")
 _IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full|light)(?:-[a-z0-9.]+)*?(?:-(b\d+))?$")
 _MODEL_OPTIONS = ("model", "hf_repo", "hf_file", "model_url", "docker_repo")
 _DEVICE = "device"
+_ADDED = "adds vectors beside the weights"
+_SEVERAL = "serves several models, each in a process of its own"
+_UNCOMPUTED = {
+    "override_kv": "changes what the file says of the model",
+    "control_vector": _ADDED, "control_vector_scaled": _ADDED,
+    "models_dir": _SEVERAL, "models_preset": _SEVERAL,
+}  # fmt: skip
 # Variables whose name is not LLAMA_ARG_ and the option (common/arg.cpp, set_env).
 _PREFIX = "LLAMA_ARG_"
 _VARIABLES = {"N_PARALLEL": "parallel", "BATCH": "batch_size", "UBATCH": "ubatch_size"}
@@ -160,6 +167,7 @@ READER = Reader(
         before=_before,
         image=_IMAGE,
         repeated=("override_tensor",),
+        uncomputed=_UNCOMPUTED,
     ),
     render=_render,
     images=("llama.cpp:server", "llama.cpp:full"),

@@ -29,6 +29,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     experts_on_host: int
     kv_on_host: bool
     sharded: bool
+    edges: tuple[float, ...] = ()
+    """The cumulated shares of the GPUs, which tensors are split by too."""
     overrides: tuple[Override, ...] = ()
     """Tensors that go elsewhere by name."""
 
@@ -68,6 +70,7 @@ def placement(model: Model, flags: Flags, gpus: int) -> Placement:
         experts_on_host=layers if flags.cpu_moe else min(flags.n_cpu_moe, layers),
         kv_on_host=not flags.kv_offload,
         sharded=flags.split_mode in ("row", "tensor") and gpus > 1,
+        edges=tuple(edges),
         overrides=_checked(flags.override_tensor, gpus),
     )
 
@@ -154,8 +157,13 @@ def streamed_on_host(model: Model, place: Placement) -> tuple[int, int]:
 
 
 def _spread(out: dict[int, int], place: Placement) -> dict[int, int]:
-    """Rows or heads of every tensor over all GPUs alike."""
+    """Rows or heads of every tensor over all GPUs, by their shares.
+
+    Source: ggml-cuda.cu (ggml_backend_cuda_split_buffer_type: --tensor-split, else by memory).
+    """
     on_gpus = sum(size for device, size in out.items() if device != HOST)
+    ends = [round(on_gpus * edge) for edge in place.edges]
     return {
-        device: out[HOST] if device == HOST else on_gpus // place.gpus for device in place.devices
+        device: out[HOST] if device == HOST else ends[device] - (ends[device - 1] if device else 0)
+        for device in place.devices
     }

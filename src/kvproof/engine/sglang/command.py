@@ -97,6 +97,7 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
 
 READER = Reader(
     engine="sglang",
+    package="sglang",
     start=_start,
     grammar=Grammar(
         option=_option,

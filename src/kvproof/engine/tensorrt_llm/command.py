@@ -139,6 +139,7 @@ def _yaml(values: Mapping[str, Any], margin: str = "") -> Iterator[str]:
 
 READER = Reader(
     engine="tensorrt_llm",
+    package="tensorrt-llm",
     start=_start,
     grammar=Grammar(
         option=_option,

@@ -188,6 +188,7 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
 
 READER = Reader(
     engine="vllm",
+    package="vllm",
     start=_start,
     grammar=Grammar(
         option=_option,
