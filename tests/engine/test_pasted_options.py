@@ -312,3 +312,28 @@ def test_every_option_that_is_not_computed_is_one_of_the_engines_and_not_read() 
     for name in SGLANG_LEFT_OUT:
         assert name in sglang_flags()
         assert not sglang_reads(name)
+
+
+_UNIT = """[Unit]
+Description=model server
+[Service]
+Environment="CUDA_VISIBLE_DEVICES=1" HF_HOME=/data
+Environment=VLLM_USE_V1=0
+ExecStart=-/opt/venv/bin/vllm serve a/b \\
+    --max-model-len 8192 --port 80
+Restart=always
+"""
+
+
+def test_a_unit_of_systemd_is_what_it_starts() -> None:
+    read = read_command(_UNIT, "2xL4-24GB")
+    assert read.model == "a/b"
+    assert read.deployment.flags == {"use_v1": False, "max_model_len": 8192}
+    assert read.deployment.gpu_count == 1
+
+
+def test_ollamas_unit_is_edited_by_variables_alone() -> None:
+    read = read_command('[Service]\nEnvironment="OLLAMA_CONTEXT_LENGTH=8192"\n')
+    assert (read.model, read.deployment.flags) == (None, {"context_length": 8192})
+    with pytest.raises(UsageError, match="no known engine"):
+        read_command('[Service]\nEnvironment="HF_HOME=/data"\n')

@@ -19,6 +19,7 @@ from kvproof.engine.arguments import Grammar, Parsed, parse_words
 from kvproof.engine.base import Deployment, parse_engine
 from kvproof.engine.common_flags import named_for
 from kvproof.engine.shell import Words, simple_commands
+from kvproof.engine.unit_file import as_shell
 from kvproof.engine.visible import seen
 from kvproof.errors import UsageError
 from kvproof.model.types import Model
@@ -137,7 +138,7 @@ def read_command(
     `engine` (`vllm@0.8.5`) says which release starts it. Raises UsageError for a command of no
     known engine or of another than `engine`, unknown flags and unreadable values.
     """
-    commands = simple_commands(command)
+    commands = simple_commands(as_shell(command) or command)
     found = list(_starts(commands))
     if not found:
         return in_release(_other_form(command, engine, gpu, flags), engine)
