@@ -299,6 +299,9 @@ def test_builds_change_the_rules() -> None:
     assert kv(model, "b6900", ctx_size=100, parallel=1) == 100 * row
     assert kv(model, "b7000", ctx_size=100, parallel=1) == 256 * row
     assert kv(GEMMA_270M, "b5000", ctx_size=4096) == 18 * 4096 * 1024
+    whole = V2_EXPANDED
+    assert kv(latent(60, 5120), "b5134", ctx_size=4096) == kv(whole, "b5134", ctx_size=4096)
+    assert kv(latent(60, 5120), "b5135", ctx_size=4096) == 60 * 4096 * 576 * 2
     assert build_of(None) == BUILDS[-1]
     with pytest.raises(UsageError, match="builds"):
         build_of("0.32.1")

@@ -232,3 +232,25 @@ def test_offloaded_layers_place_what_no_buffer_does() -> None:
     )
     found = buffers(text, "Qwen/Qwen3.5-27B")
     assert all(ok for _, _, ok in found.values())
+
+
+REFUSED = """\
+build: 6050 (abcdef12) with cc for x86_64-linux-gnu
+llama_context: n_seq_max     = 1
+llama_context: n_ctx         = 70016
+llama_context: n_ubatch      = 512
+llama_context: flash_attn    = 0
+llama_kv_cache_unified:    Vulkan0 KV buffer size =  6564.00 MiB
+llama_kv_cache_unified: size = 6564.00 MiB ( 70016 cells,  48 layers,  1/ 1 seqs), \
+K (f16): 3282.00 MiB, V (f16): 3282.00 MiB
+ggml_vulkan: Device memory allocation of size 4757131264 failed.
+ggml_gallocr_reserve_n: failed to allocate Vulkan0 buffer of size 4757131264
+"""
+
+
+def test_a_compute_buffer_that_was_refused_is_compared() -> None:
+    """A public start on a GPU of AMD (llama.cpp#15009): what its graph wanted, to the byte."""
+    report = kvproof.check(REFUSED, model="Qwen/Qwen3-30B-A3B")
+    row = next(row for row in report.rows if row.name.startswith("compute"))
+    assert row.predicted == row.printed == 4757131264
+    assert not report.fits

@@ -332,7 +332,7 @@ def _worker(prefix: str) -> str | None:
 def _figure(
     engine: str, name: str, kind: str, text: str, index: int, about: dict[str, Any]
 ) -> Figure:
-    if kind in ("size", "gib", "mib", "mb"):
+    if kind in ("size", "bytes", "gib", "mib", "mb"):
         value, step = size(text, kind, ROUNDED[engine])
         unit: Unit = "B"
     else:

@@ -31,8 +31,12 @@ _CAUSE = "compute buffers differ by backend and build"
 
 
 def device_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison] | None:
-    """Every printed compute buffer; None where no GPU holds anything or the graph is not known."""
-    printed: dict[str, Figure] = {f.device: f for f in log.all("compute_buffer") if f.device}
+    """Every compute buffer printed or refused; None where no GPU holds any, or for no known graph."""
+    printed = {
+        figure.device: figure
+        for name in ("compute_refused", "compute_buffer") for figure in log.all(name)
+        if figure.device
+    }  # fmt: skip
     gpus = gpus_in_use(log)
     if not printed or not gpus or len({NUMBER.sub("", name) for name in gpus}) > 1:
         return None

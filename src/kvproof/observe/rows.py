@@ -7,6 +7,7 @@ does. In a pattern `{name:kind}` stands for a printed value:
     size     a number with its unit (GiB, GB, MiB, ...), all binary as these engines count
     gib mib  a number in that unit whose name is not printed
     mb       a number of millions of bytes, as Metal counts
+    bytes    a whole number of bytes without a unit
     int      a whole number, thousands separated or not
     num      a number
     word     characters up to a space, comma, quote or bracket
@@ -36,6 +37,7 @@ _KINDS = {
     "mib": rf"({_NUMBER})",
     "mb": rf"({_NUMBER})",
     "int": rf"{_PLAIN}({_WHOLE})(?!\d)(?!\.\d)",
+    "bytes": rf"{_PLAIN}({_WHOLE})(?!\d)(?!\.\d)",
     "num": rf"({_NUMBER})",
     "word": r"([^\s,'\"()\[\]{}]{1,200})",
     "text": r"(.{1,200}?)",

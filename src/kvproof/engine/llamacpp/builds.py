@@ -38,6 +38,8 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     """Keys and values are turned before they are quantized."""
     joint_gates: bool = True
     """A gate and what it lets through are multiplied into a third tensor; before, in place."""
+    keeps_latents: bool = True
+    """Latent attention caches the latent; before, every head's keys and values."""
     half_masks: bool = True
     """With flash attention masks come in f16; before, as f32 with a copy."""
 
@@ -46,20 +48,22 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         return self.pad_flash if flash else self.pad_plain
 
 
-# PR 13194 (2025-05-20): caches of their own for sliding layers. PR 14158 (2025-06-29): gated units
-# in one step. PR 14363 (2025-07): a stream per sequence. PR 14959 (2025-08-02): rows by index. PR
-# 15434 (2025-08-30): flash attention "auto". PR 16812 (2025-10-28): no padding. PR 16736
-# (2025-11-02): four slots over one pool. PR 17046 (2025-11-07): padding of 256 again. PR 18148
-# (2025-12-18): the output on a GPU first. PR 18898 (2026-01-18): vectors as inputs. PR 21038
-# (2026-04-01): rotation before quantizing. Outputs counted, masks in f16, tokens and vectors mixed:
-# half-way between two builds whose libraries were asked. Builds of a day are good to some tens.
+# PR 12801 (2025-04-15): the latent is cached. PR 13194 (2025-05-20): caches of their own for
+# sliding layers. PR 14158 (2025-06-29): gated units in one step. PR 14363 (2025-07): a stream per
+# sequence. PR 14959 (2025-08-02): rows by index. PR 15434 (2025-08-30): flash attention "auto". PR
+# 16812 (2025-10-28): no padding. PR 16736 (2025-11-02): four slots over one pool. PR 17046
+# (2025-11-07): padding of 256 again. PR 18148 (2025-12-18): the output on a GPU first. PR 18898
+# (2026-01-18): vectors as inputs. PR 21038 (2026-04-01): rotation before quantizing. Outputs
+# counted, masks in f16, tokens and vectors mixed: half-way between two builds whose libraries were
+# asked. Builds of a day are good to some tens.
 _FIRST = Build(
     first=0, source="PR 7257", pad_plain=32, pad_sequence=False, sliding_cache=False,
     flash_attn="off", auto_slots=1, multi_stream=False, inputs="tokens", indexed_rows=False,
     half_masks=False, counts_outputs=False, output_first=False,
-    rotates=False, joint_gates=False,
+    rotates=False, joint_gates=False, keeps_latents=False,
 )  # fmt: skip
 _CHANGES: tuple[dict[str, Any], ...] = (
+    {"first": 5135, "source": "PR 12801", "keeps_latents": True},
     {"first": 5434, "source": "PR 13194", "sliding_cache": True},
     {"first": 5780, "source": "PR 14158", "joint_gates": True},
     {"first": 5928, "source": "PR 14363", "multi_stream": True},

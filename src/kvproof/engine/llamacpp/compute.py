@@ -238,7 +238,7 @@ def _attention(model: Model, context: Context) -> int:
         cells = max(_mask_cells(model, context), default=0)
     scores = 0 if context.flash else heads * cells
     latents = [slot for slot in model.slots if isinstance(slot, LatentSlot)]
-    if latents and not expands_latents(model):
+    if latents and not expands_latents(model, context.build):
         slot = latents[0]
         row = slot.latent_dim + slot.rope_dim
         own = heads * (slot.nope_dim + slot.rope_dim + 2 * row)
@@ -258,7 +258,7 @@ def _cast_bytes(model: Model, context: Context) -> int:
              for slot in model.slots if isinstance(slot, FullSlot)]  # fmt: skip
     sizes += [(slot.heads * (slot.nope_dim + slot.rope_dim), slot.heads * slot.value_dim)
               for slot in model.slots if isinstance(slot, LatentSlot)
-              and expands_latents(model)]  # fmt: skip
+              and expands_latents(model, context.build)]  # fmt: skip
     key, value = max(sizes, default=(0, 0))
     wide = key * (context.k.name == "f32") + value * (context.v.name == "f32")
     return 2 * cells * wide

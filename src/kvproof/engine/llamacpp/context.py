@@ -50,13 +50,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     draft: tuple[ElementType, ElementType] | None = None
 
 
-def expands_latents(model: Model) -> bool:
+def expands_latents(model: Model, build: Build) -> bool:
     """Whether latent layers keep every head's keys and values instead of the latent.
 
-    So do architectures that llama.cpp has no latent cache for, and files without the MLA keys.
+    So do builds and architectures without a latent cache, and files without the MLA keys.
     """
     arch = architecture_of(model)
-    if arch in _EXPANDING:
+    if arch in _EXPANDING or not build.keeps_latents:
         return True
     from_file = "general.architecture" in model.config
     return from_file and f"{arch}.attention.key_length_mla" not in model.config
@@ -143,7 +143,7 @@ def _cells(
 def _check_types(model: Model, flags: Flags, arch: str | None, flash: bool) -> None:
     """Refuse the cache types that llama.cpp refuses, in its words."""
     k, v = flags.cache_type_k, flags.cache_type_v
-    expanded = expands_latents(model)
+    expanded = expands_latents(model, flags.build)
     latent = not expanded and any(isinstance(slot, LatentSlot) for slot in model.slots)
     if (latent or arch == "deepseek4") and k != v:
         raise UsageError(

@@ -120,7 +120,7 @@ class _Layout:
     def __init__(self, model: Model, context: Context) -> None:
         self.context = context
         self.windowed = applies_windows(context)
-        self.expanded = expands_latents(model)
+        self.expanded = expands_latents(model, context.build)
         full = [slot for slot in model.slots if isinstance(slot, FullSlot)]
         self.widest_v = max((slot.kv_heads * slot.v_dim for slot in full), default=0)
         self.indexer_v = max((slot.v_dim for slot in full), default=0)

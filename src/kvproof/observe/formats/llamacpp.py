@@ -119,6 +119,8 @@ ROWS = (
         r"{device_free:size} free", "2023+", "src/llama.cpp"),
     Row("failed to allocate", r"failed to allocate {device:word} buffer of size {alloc_failed:int}",
         "2023+", "ggml/src/ggml-alloc.c"),
+    Row("failed to allocate", r"gallocr_\w{1,40}: failed to allocate {device:word} buffer of size "
+        r"{compute_refused:bytes}", "2024+", "ggml/src/ggml-alloc.c"),
     Row("device memory allocation", r"device memory allocation of size {alloc_failed:int} failed",
         "2024+", "ggml/src/ggml-vulkan/ggml-vulkan.cpp"),
     Row("failed: out of memory", r"allocating {alloc_failed:size} on device \d{1,3}: "

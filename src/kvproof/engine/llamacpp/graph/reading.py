@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from kvproof.engine.llamacpp.builds import Build
 from kvproof.engine.llamacpp.context import Context, expands_latents, pad
 from kvproof.engine.llamacpp.facts import fact, facts_by_layer
 from kvproof.engine.llamacpp.graph.experts import experts_of
@@ -263,7 +264,7 @@ def _layer(facts: _Facts, index: int) -> Layer | None:
         slot = own.get(slot.source_layer)
     latent = blockwise = None
     if isinstance(slot, LatentSlot):
-        latent = _latent(model, slot, indexer, recipe)
+        latent = _latent(model, facts.context.build, slot, indexer, recipe)
         slot = _as_heads(slot, latent)
     mixer = _mixer(model, facts.context, recipe, index)
     attends = isinstance(slot, FullSlot)
@@ -403,9 +404,11 @@ def _wide(model: Model, recipe: Recipe, width: int, *, shares: bool) -> int:
     return width * 2 if shares and model.text_config.get("use_double_wide_mlp") is True else width
 
 
-def _latent(model: Model, slot: LatentSlot, indexer: IndexerSlot | None, recipe: Recipe) -> Latent:
+def _latent(
+    model: Model, build: Build, slot: LatentSlot, indexer: IndexerSlot | None, recipe: Recipe
+) -> Latent:
     return Latent(
-        absorbed=not expands_latents(model),
+        absorbed=not expands_latents(model, build),
         query_rank=0 if recipe.direct_queries
         else fact(model, "attention.q_lora_rank", "q_lora_rank"),
         rank=slot.latent_dim, rope=slot.rope_dim, nope=slot.nope_dim, value=slot.value_dim,
