@@ -337,3 +337,20 @@ def test_ollamas_unit_is_edited_by_variables_alone() -> None:
     assert (read.model, read.deployment.flags) == (None, {"context_length": 8192})
     with pytest.raises(UsageError, match="no known engine"):
         read_command('[Service]\nEnvironment="HF_HOME=/data"\n')
+
+
+def test_a_projector_that_a_repository_brings_along_is_said() -> None:
+    model = kvproof.load_model("google/gemma-3-4b-it")
+    for command, said in (
+        ("llama-server -hf org/x:Q4_K_M", True),
+        ("llama-server -hf org/x:Q4_K_M --no-mmproj", False),
+        ("llama-server -hf org/x:Q4_K_M --no-mmproj-auto", False),
+    ):
+        read = read_command(command, "RTX-4090-24GB")
+        notes = kvproof.plan(model, read.deployment, contexts=[4096]).warnings
+        assert any("projector is loaded too" in note for note in notes) is said
+        assert not any("False" in note for note in notes)
+        again = read_command(render_command("org/x:Q4_K_M", read.deployment))
+        assert again.deployment.flags == read.deployment.flags
+    text = kvproof.plan(kvproof.load_model("Qwen/Qwen3-8B"), read.deployment, contexts=[4096])
+    assert not any("projector" in note for note in text.warnings)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import kvproof
 from kvproof.engine.base import served_model
 from kvproof.engine.vllm.engines import runs_v0
 from kvproof.engine.vllm.flags import read_flags
 from kvproof.errors import UsageError
+from kvproof.surfaces.cli import cli
 
 QWEN = kvproof.load_model("Qwen/Qwen3-4B")
 GEMMA = kvproof.load_model("google/gemma-3-4b-it")
@@ -183,3 +185,72 @@ def test_a_cache_that_no_backend_takes_names_its_cause_and_cure(
         )
     cured = kvproof.Deployment("vllm@0.32", "H200", tensor_parallel_size=8, **mended)
     assert kvproof.capacity(model, cured, 2**34).tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head"),
+    [("int8_per_token_head", 128 + 4), ("fp8_per_token_head", 128 + 4),
+     ("int4_per_token_head", 64 + 4), ("nvfp4", 72), ("nvfp4_4over6", 72), ("fp8", 128),
+     ("bfloat16", 256)],
+)  # fmt: skip
+def test_a_plan_counts_what_a_sequence_keeps_in_every_type(dtype: str, head: int) -> None:
+    """As the pool does: the sequences that fit fill it but for a block each."""
+    model = kvproof.load_model("Qwen/Qwen3-8B")
+    d = kvproof.Deployment("vllm@0.32", "B200", kv_cache_dtype=dtype)
+    row = kvproof.plan(model, d, contexts=[4096]).rows[0]
+    assert row.bytes_per_sequence == 36 * 8 * 2 * head * 4096
+    pool = kvproof.budget(model, d).kv_bytes
+    assert 0 <= pool - row.sequences * row.bytes_per_sequence < 1.01 * row.bytes_per_sequence
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags", "row"),
+    [
+        ("vllm@0.32", {"kv_cache_dtype": "nvfp4_ds_mla"}, 352),
+        ("vllm@0.32", {"kv_cache_dtype": "fp8_ds_mla"}, 656),
+        ("vllm@0.32", {}, 1152),
+        ("sglang@0.5.23", {}, 576),  # FP8 unasked on Blackwell, without scales
+        ("sglang@0.5.23", {"kv_cache_dtype": "bf16"}, 1152),
+        ("tensorrt_llm@1.3", {}, 1152),
+    ],
+)
+def test_a_plan_counts_latents_and_the_keys_of_their_indexer(
+    engine: str, flags: dict[str, Any], row: int
+) -> None:
+    """An indexer's key takes 132 B: 128 numbers in FP8 and a scale."""
+    model = kvproof.load_model("deepseek-ai/DeepSeek-V3.2")
+    ranks = "tensor_parallel_size" if engine.startswith("vllm") else "tp_size"
+    d = kvproof.Deployment(engine, "8xB200", **{ranks: 8}, **flags)
+    found = kvproof.plan(model, d, contexts=[4096]).rows[0]
+    assert found.bytes_per_sequence == 61 * (row + 132) * 4096
+    pool = kvproof.budget(model, d).kv_bytes
+    assert 0 <= pool - found.sequences * found.bytes_per_sequence < 0.01 * pool
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "dtype", "row"),
+    [
+        ("zai-org/GLM-5-FP8", "8xB300", "auto", 576),  # FP8 unasked
+        ("zai-org/GLM-5-FP8", "8xH200", "auto", 1152),
+        ("zai-org/GLM-5-FP8", "8xH200", "fp8", 656),  # FlashMLA's layout
+        ("nvidia/DeepSeek-V3.2-NVFP4", "8xB300", "auto", 576),  # as its checkpoint asks
+    ],
+)
+def test_a_plan_counts_the_type_that_vllm_settles_on(
+    model: str, gpus: str, dtype: str, row: int
+) -> None:
+    loaded = kvproof.load_model(model)
+    flags = {"tensor_parallel_size": 8, "kv_cache_dtype": dtype}
+    d = kvproof.Deployment("vllm@0.32", gpus, **flags)
+    found = kvproof.plan(loaded, d, contexts=[16_384]).rows[0]
+    assert found.bytes_per_sequence == loaded.layers * (row + 132) * 16_384
+    pool = kvproof.budget(loaded, d).kv_bytes
+    assert 0 <= pool - found.sequences * found.bytes_per_sequence < 0.06 * pool
+
+
+def test_a_cache_of_the_engines_own_type_is_shown() -> None:
+    asked = ["cache", "Qwen/Qwen3-8B", "--contexts", "4k", "--dtype", "int8_per_token_head"]
+    shown = CliRunner().invoke(cli, [*asked, "--engine", "vllm@0.32"]).stdout
+    assert f"{36 * 8 * 2 * 132:,} B" in shown  # per token
+    refused = CliRunner().invoke(cli, asked, standalone_mode=False)
+    assert isinstance(refused.exception, UsageError)

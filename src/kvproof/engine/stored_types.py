@@ -14,9 +14,19 @@ def types_of(model: Model, deployment: Deployment) -> Types:
     if own is not None:
         types: Types = own(model, deployment)
         return types
-    name = deployment.flags.get("kv_cache_dtype")
+    return plain_types(model, asked_type(model, deployment))
+
+
+def asked_type(model: Model, deployment: Deployment) -> str | None:
+    """The cache type of the flags, else what the checkpoint asks engines for."""
+    name: str | None = deployment.flags.get("kv_cache_dtype")
     if name in (None, "auto") and model.quantization:
-        name = model.quantization.kv_dtype  # what the checkpoint asks engines for
+        return model.quantization.kv_dtype
+    return name
+
+
+def plain_types(model: Model, name: str | None) -> Types:
+    """The element types that `name` means where no rule of the engine's own says otherwise."""
     return formula.types_of(model, _element_name(model, name))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deployment, Offload
 from kvproof.engine.drafts import DraftCache
 from kvproof.engine.hooks import Traits
-from kvproof.engine.llamacpp.flags import flags_of, stretched
+from kvproof.engine.llamacpp.flags import Flags, flags_of, stretched
 from kvproof.kinds import Types, element_type
 from kvproof.model.types import Model
 
@@ -80,6 +80,17 @@ def offload_for(model: Model, deployment: Deployment) -> Offload | None:
     return offload_of(model, deployment)
 
 
+def _projector_note(model: Model, flags: Flags) -> tuple[str, ...]:
+    """A word on the projector that a repository brings along (common/arg.cpp, --mmproj-auto)."""
+    pictured = any(model.config.get(f"{kind}_config") for kind in ("vision", "audio"))
+    if not pictured or flags.mmproj or not flags.mmproj_auto:
+        return ()
+    return (
+        "with -hf (and in Ollama) the model's projector is loaded too, unless --no-mmproj: it is "
+        "counted where --mmproj names its file",
+    )
+
+
 def warnings_for(model: Model, deployment: Deployment, fitted: str = "--fit") -> tuple[str, ...]:
     """What was lowered to fit, and by what (`fitted`), what could not be read beside the model, and
     an assumed speed.
@@ -88,7 +99,8 @@ def warnings_for(model: Model, deployment: Deployment, fitted: str = "--fit") ->
     from kvproof.engine.llamacpp.memory import lowered_note
 
     flags, offload = flags_of(deployment), offload_for(model, deployment)
-    unread = (*lowered_note(model, deployment, fitted), *companions_of(flags).unread)
+    beside = (*companions_of(flags).unread, *_projector_note(model, flags))
+    unread = (*lowered_note(model, deployment, fitted), *beside)
     if offload is None or flags.host_bandwidth:
         return unread
     if not (offload.weight_bytes or offload.expert_bytes or offload.cache_share):

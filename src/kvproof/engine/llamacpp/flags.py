@@ -91,6 +91,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     spec_draft_n_cpu_moe: int = 0
     spec_draft_cpu_moe: bool = False
     mmproj: str | None = None
+    mmproj_auto: bool = True
     mmproj_offload: bool = True
     lora: tuple[str, ...] = ()
     lora_scaled: tuple[str, ...] = ()
@@ -125,6 +126,8 @@ def canonical_flag(name: str) -> tuple[str, bool]:
     """The long name of a flag, and whether it is written in its negated form."""
     key = name.strip().lstrip("-").replace("-", "_")
     known = _spellings()
+    if key == "no_mmproj":  # of --mmproj-auto: --mmproj itself names a file
+        return "mmproj_auto", True
     if key in known:
         return known[key], key in _NEGATIONS
     if key.startswith("no_") and key[3:] in known:
@@ -326,7 +329,8 @@ _READERS: dict[str, Any] = {
     "spec_type": _names, "mtp": _switch, "spec_draft_n_max": _count,
     "spec_draft_model": _path, "spec_draft_hf": _repository, "mmproj_url": _path,
     "spec_draft_ngl": _layers, "spec_draft_n_cpu_moe": _count,
-    "spec_draft_cpu_moe": _switch, "mmproj": _path, "mmproj_offload": _switch, "lora": _paths,
+    "spec_draft_cpu_moe": _switch, "mmproj": _path, "mmproj_auto": _switch,
+    "mmproj_offload": _switch, "lora": _paths,
     "lora_scaled": _scaled_paths,
     "spec_draft_type_k": _type, "spec_draft_type_v": _type,
 }  # fmt: skip

@@ -15,6 +15,8 @@ from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deploymen
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
 from kvproof.engine.hooks import Copies, Traits
+from kvproof.engine.indexers import with_scaled_keys
+from kvproof.engine.sglang.cache_elements import types_for
 from kvproof.engine.sglang.capabilities import refused_capability
 from kvproof.engine.sglang.drafts import draft_for, draft_notes
 from kvproof.engine.sglang.dtypes import run_in
@@ -41,6 +43,7 @@ __all__ = [
     "refusals_for",
     "served_model",
     "share",
+    "types_for",
     "warnings_for",
 ]
 _SOURCE = "SGLang 0.5.23, model_executor/pool_configurator.py"
@@ -100,7 +103,7 @@ def served_model(model: Model, deployment: Deployment) -> Model:
             f"json_model_override_args is {str(given)[:60]!r}", hint="give a JSON object"
         )
     served = keeping(run_in(overridden(model, overrides), deployment), before_current)
-    return typed_states(served, read_flags(deployment))
+    return with_scaled_keys(typed_states(served, read_flags(deployment)))
 
 
 def budget(model: Model, deployment: Deployment) -> Budget:

@@ -20,6 +20,7 @@ from kvproof.engine.base import Budget, Cache, CacheRequest, Capacity, Deploymen
 from kvproof.engine.convolutions import before_current, keeping
 from kvproof.engine.heads import check_heads
 from kvproof.engine.hooks import Copies, Traits
+from kvproof.engine.indexers import with_scaled_keys
 from kvproof.engine.stages import own_stages, scarcest, stage_layers
 from kvproof.engine.tensorrt_llm.flags import (
     Flags,
@@ -93,7 +94,7 @@ def served_model(model: Model, deployment: Deployment) -> Model:
     """
     flags = read_flags(deployment)
     typed = typed_states(keeping(model, before_current), flags)
-    return windowed(typed, flags, _length(model, flags))
+    return with_scaled_keys(windowed(typed, flags, _length(model, flags)))
 
 
 def _length(model: Model, flags: Flags) -> int:

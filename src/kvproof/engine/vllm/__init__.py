@@ -11,9 +11,11 @@ from collections.abc import Callable
 from kvproof.engine.base import Cache, CacheRequest, Deployment, context_ranks, prefill_copies
 from kvproof.engine.drafts import DraftCache
 from kvproof.engine.hooks import Copies, Traits
+from kvproof.engine.indexers import with_scaled_keys
 from kvproof.engine.stored_types import types_of
 from kvproof.engine.vllm.architectures import around_unknown, unknown_yet
 from kvproof.engine.vllm.budget import budget, memory_refusals
+from kvproof.engine.vllm.cache_elements import types_for
 from kvproof.engine.vllm.capabilities import refused_capability
 from kvproof.engine.vllm.double_quant import with_unpacked_scales
 from kvproof.engine.vllm.draft import draft_notes
@@ -48,6 +50,7 @@ __all__ = [
     "loaded_for",
     "refusals_for",
     "served_model",
+    "types_for",
     "warnings_for",
 ]
 
@@ -76,7 +79,7 @@ def served_model(model: Model, deployment: Deployment) -> Model:
     flags = read_flags(deployment)
     served = overridden(model, overrides_of(flags))
     served = with_unpacked_scales(served, rules_for(deployment.engine.version).version)
-    return kept_in_types(run_in(served, deployment, flags), flags)
+    return with_scaled_keys(kept_in_types(run_in(served, deployment, flags), flags))
 
 
 def loaded_for(model: Model, deployment: Deployment) -> Callable[[TensorGroup], int]:

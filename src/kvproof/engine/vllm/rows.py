@@ -17,7 +17,7 @@ from kvproof.model.types import Model
 DS_MLA_FP8 = 656
 """fp8_ds_mla: 512 B of values, four f32 scales, 64 bf16 rotary numbers."""
 DS_MLA_NVFP4 = 352
-_SCALE = 4
+HEAD_SCALE = 4
 _INDEX_GROUP = 128
 _NVFP4 = ("nvfp4", "nvfp4_4over6")
 _MSA_BLOCKS = (4, 8, 16, 32)
@@ -60,9 +60,9 @@ def side_bytes(width: int, settings: Settings, *, packed: bool = True) -> int:
     if dtype in _NVFP4:
         return width // 2 + width // 16
     if dtype == "int4_per_token_head":
-        return width // 2 + _SCALE
+        return width // 2 + HEAD_SCALE
     if dtype.endswith("_per_token_head"):
-        return width + _SCALE
+        return width + HEAD_SCALE
     return width * element_bytes(settings)
 
 
@@ -116,4 +116,4 @@ def indexer_row(model: Model, slot: IndexerSlot) -> int:
     """Bytes of one indexer key: fp8 with an f32 scale per 128 numbers; bf16 in MiniMax-M3."""
     if is_m3(model):
         return slot.dim * 2
-    return slot.dim + slot.dim // _INDEX_GROUP * _SCALE
+    return slot.dim + slot.dim // _INDEX_GROUP * HEAD_SCALE

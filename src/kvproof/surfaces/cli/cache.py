@@ -72,7 +72,6 @@ def cache(ctx: click.Context, /, source: str, **values: Any) -> int:
 
 def _cache(ctx: click.Context, model: Any) -> int:
     from kvproof.api import cache as ask
-    from kvproof.engine.formula import types_of
 
     values = ctx.params
     options = {
@@ -87,7 +86,7 @@ def _cache(ctx: click.Context, model: Any) -> int:
             "decode_steps",
         )
     }
-    types = types_of(model, values["dtype"], values["k_dtype"], values["v_dtype"])
+    types = _types(model, values)
     if values["lengths"]:
         rows = [(values["lengths"], ask(model, lengths=values["lengths"], **options))]
     else:
@@ -117,6 +116,23 @@ def _cache(ctx: click.Context, model: Any) -> int:
     click.echo(fold(_cache_text(model, types, rows, per_token, explain=values["explain"])))
     warn(model.notes)
     return 0
+
+
+def _types(model: Any, values: dict[str, Any]) -> Any:
+    """The element types that are asked for, also those that only the engine has."""
+    from kvproof.engine.base import Deployment
+    from kvproof.engine.formula import types_of
+    from kvproof.engine.stored_types import types_of as stored_types
+    from kvproof.errors import UsageError
+
+    try:
+        return types_of(model, values["dtype"], values["k_dtype"], values["v_dtype"])
+    except UsageError as unknown:
+        try:
+            engine = Deployment(str(values["engine"]), kv_cache_dtype=values["dtype"])
+            return stored_types(model, engine)
+        except UsageError:
+            raise unknown from None
 
 
 def _contexts(ctx: click.Context, model: Any) -> tuple[int, ...]:
