@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from kvproof.lab.attention.asking import asking
 from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.shapes import STEP, Plan, inner, kernel, pack_of
 from kvproof.lab.attention.stored import (
     INT4,
     INTEGERS,
-    STORED_BYTES,
     stored_minima,
     stored_rows,
     stored_scales,
@@ -36,7 +36,6 @@ from kvproof.lab.attention.tiles import (
     tile_zero_whole,
 )
 from kvproof.lab.attention.vectors import (
-    LINE,
     lanes_or_never,
     prefetch,
     splat,
@@ -46,6 +45,7 @@ from kvproof.lab.attention.vectors import (
     vstore,
     vtop,
 )
+from kvproof.lab.pool.planes import TILE
 
 ABREAST = 2  # vectors of scores that are turned into weights at a time
 BATCH = ABREAST * WIDTH
@@ -58,25 +58,24 @@ def score_kernel(plan: Plan) -> Any:
     Scores of the tile of positions whose keys start at `at`, their scales at `some`, for the
     queries row..row + plan.rows, to out[place + r * shape.chunk].
 
-    `ask` (memory, at, from, to): while the stored rows from..to are met, as much of the values'
+    `ask` (memory, spots, from, to): while the stored rows from..to are met, as much of the values'
     memory is asked for.
     """
     kind, rows, columns = plan.k_kind, plan.rows, plan.columns
     tile, wide = rows * columns, rows * columns * plan.sums
     form = 16 * rows + columns
-    pack = pack_of(kind)
-    lines, line = STORED_BYTES[plan.v_kind], LINE // STORED_BYTES[plan.v_kind]
+    pack, ask_next = pack_of(kind), asking(plan.streams, plan.v_kind).next
 
     @inner
     def score(q, q_scales, q_sums, row, keys, at, scales, some, shape, ask, out, place):
         total = tile_zero(tile)
-        first, values, upcoming = row * shape.k_dim, ask[0], ask[1]
-        begin, end, i = ask[2], ask[3], 0
+        first, i = row * shape.k_dim, 0
+        values, spots, begin, end = ask
         for g in range(shape.k_groups):
             acc = tile_zero_whole(wide) if kind in INTEGERS else tile_zero(wide)
             for _ in range(0, shape.k_rows // shape.k_groups, STEP):
                 if begin <= i < end:
-                    prefetch(values, upcoming + i * columns * WIDTH, line, lines, 1)
+                    spots = ask_next(values, spots, i * columns * WIDTH)
                 numbers = stored_rows(keys, at, columns * WIDTH, STEP, columns, kind)
                 acc = tile_dot(acc, q, first, shape.k_dim, numbers, form)
                 at += STEP * columns * WIDTH
@@ -99,25 +98,27 @@ def score_kernel(plan: Plan) -> Any:
 
 @lru_cache(maxsize=64)
 def score_chunk_kernel(plan: Plan) -> Any:
-    """score_chunk(room, planes, at, count, asking, shape).
+    """score_chunk(room, planes, at, count, ahead, shape).
 
     Scores of the tiles at[:count] to room.scores. While their keys are read, their values are asked
-    for, if `asking`. With several turns over the same keys each asks for its share, or the first
+    for, if `ahead`. With several turns over the same keys each asks for its share, or the first
     would wait for all.
     """
     score, rows, whole = score_kernel(plan), plan.rows, plan.k_kind in INTEGERS
+    places, least = asking(plan.streams, plan.v_kind).places, plan.streams * STEP
 
     @kernel
-    def score_chunk(room, planes, at, count, asking, shape):
+    def score_chunk(room, planes, at, count, ahead, shape):
         tile, turns = shape.tile, shape.queries // rows
-        share = -(-shape.v_rows // (turns * STEP)) * STEP if asking else 0
+        share = -(-shape.v_rows // (turns * least)) * least if ahead else 0
         for j in range(count):
             keys, scales = at[j] * shape.k_rows, at[j] * shape.k_groups
             if whole:
                 prefetch(planes.k_scales, at[j + 1] * shape.k_groups, 0, 1, 1)
             for turn in range(turns):
                 begin, row = turn * share, turn * rows
-                ask = planes.values, at[j] * shape.v_rows, begin, min(begin + share, shape.v_rows)
+                spots = places(at, 0, count, j, (tile, shape.v_rows), begin * TILE)
+                ask = planes.values, spots, begin, min(begin + share, shape.v_rows)
                 score(
                     room.numbers, room.q_scales, room.q_sums, row, planes.keys, keys,
                     planes.k_scales, scales, shape, ask, room.scores, row * shape.chunk + j * tile,

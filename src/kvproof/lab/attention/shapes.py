@@ -13,9 +13,10 @@ from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.stored import INT4, INTEGERS, STORED_BYTES
 from kvproof.lab.pool.planes import SLICE, TILE, tile_of
 
-# Bytes of keys that are read before their values are: values are asked for meanwhile, and both have
-# to fit the first cache (32 KiB) beside the queries.
-PHASE = 16384
+STREAMS = 4  # places of memory that are asked for by turns, where there are several
+# Bytes of keys, by places, that are read before their values are: those are asked for meanwhile,
+# and both have to fit the first cache (32 KiB) beside the queries. Four places need longer runs.
+PHASES = {1: 16384, STREAMS: 32768}
 CHUNKS = (32, 256)  # positions whose scores are held at a time: at least, at most
 WHOLE_CHUNK = 64  # at most, where weights are rounded: by the largest of a chunk (`whole.py`)
 STEP = 4  # stored rows (of keys), or positions (of values), that are taken at a time
@@ -78,7 +79,7 @@ class Plan(NamedTuple):
 
     rows x columns x sums vectors of scores (queries, positions, partial sums), value_rows x
     (value_columns stored vectors of a slice) x value_sums of outputs. `gathered`: blocks too small
-    for a vector are copied together first.
+    for a vector are copied together first. `streams`: places of memory asked for by turns.
     """
 
     k_kind: int
@@ -90,6 +91,7 @@ class Plan(NamedTuple):
     value_columns: int
     value_sums: int
     gathered: bool
+    streams: int
 
 
 def pack_of(kind: int) -> int:
@@ -130,7 +132,8 @@ def plan_for(sizes: Sizes) -> tuple[Plan, Shape]:
     k_rows, v_rows = sizes.k_dim // pack_of(k_kind), sizes.v_dim // pack_of(v_kind)
     held = max(k_rows * STORED_BYTES[k_kind], v_rows * STORED_BYTES[v_kind])
     most = WHOLE_CHUNK if v_kind in INTEGERS else CHUNKS[1]
-    chunk = min(most, max(CHUNKS[0], PHASE // held // TILE * TILE))
+    streams = streams_of(queries, k_kind, v_kind)
+    chunk = min(most, max(CHUNKS[0], PHASES[streams] // held // TILE * TILE))
     shape = Shape(
         sizes.blocks, sizes.heads, queries, sizes.k_dim, sizes.v_dim, k_rows, v_rows,
         sizes.k_groups, sizes.v_groups, sizes.block_size, tile, chunk,
@@ -141,9 +144,16 @@ def plan_for(sizes: Sizes) -> tuple[Plan, Shape]:
     across = value_columns * pack_of(v_kind)
     plan = Plan(
         k_kind, v_kind, rows, columns, sums_of(rows * columns), rows, value_columns,
-        sums_of(rows * across), gathered,
+        sums_of(rows * across), gathered, streams,
     )  # fmt: skip
     return plan, shape
+
+
+def streams_of(queries: int, k_kind: int, v_kind: int) -> int:
+    """Places asked for by turns: several where reading takes longer than the arithmetic."""
+    if k_kind in INTEGERS or v_kind in INTEGERS:
+        return 1
+    return STREAMS if queries <= min(STORED_BYTES[k_kind], STORED_BYTES[v_kind]) else 1
 
 
 def sums_of(vectors: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from kvproof.lab.attention import threads
-from kvproof.lab.attention.peaks import fma_loop, read_loop
+from kvproof.lab.attention.peaks import fma_loop, read_loop, read_two_loop
 from kvproof.timing.step import Machine
 
 _TURNS = 7
@@ -65,7 +65,11 @@ def reads(size: int) -> dict[str, Callable[[], Any]]:
         with threads.numba_threads():
             read_loop(data, threads.count(), ahead)
 
-    return {f"read {ahead}": partial(read, ahead) for ahead in _AHEAD}
+    def read_two() -> None:
+        with threads.numba_threads():
+            read_two_loop(data, threads.count())
+
+    return {f"read {ahead}": partial(read, ahead) for ahead in _AHEAD} | {"read two": read_two}
 
 
 def multiplies() -> float:

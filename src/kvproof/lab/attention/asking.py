@@ -1,0 +1,70 @@
+"""Asking for memory before it is read, at one place or at several by turns.
+
+A processor reads ahead within a page, of each page that it sees read: four places, pages apart,
+come faster than one. Turns cost a few instructions a step: where arithmetic takes as long as
+reading, one place is asked for.
+"""
+
+# numba reads these functions, not mypy: their arguments are flat arrays and sizes.
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# ruff: noqa: ANN001, ANN202
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from kvproof.lab.attention.shapes import STEP, STREAMS, inner
+from kvproof.lab.attention.stored import STORED_BYTES
+from kvproof.lab.attention.vectors import LINE, prefetch
+from kvproof.lab.pool.planes import TILE
+
+ASKED = STEP * TILE  # elements that are asked for at a time
+
+
+class Asking(NamedTuple):
+    """How memory is asked for. `spots` are places in it.
+
+    places(at, first, count, i, stored, done): the spots where the i-th of as many shares of `count`
+    tiles begins, tiles `stored` as (positions, elements of each); `done` elements of the share are
+    past. next(memory, spots, done): asks for ASKED elements; the spots after it.
+    """
+
+    places: Any
+    next: Any
+
+
+@lru_cache(maxsize=8)
+def asking(streams: int, kind: int) -> Asking:
+    """Of memory that holds elements of `kind`, at 1 place or STREAMS places."""
+    lines, line = STORED_BYTES[kind], LINE // STORED_BYTES[kind]
+
+    @inner
+    def a_tile(at, first, count, i, stored, done):
+        return (at[first + i] * stored[1],)
+
+    @inner
+    def on(memory, spots, done):
+        prefetch(memory, spots[0] + done, line, lines, 1)
+        return spots
+
+    @inner
+    def place(at, first, quarter, stored, done):
+        (tile, part), (positions, rows) = divmod(quarter, STREAMS), stored
+        return at[first + tile] * rows + part * (positions * rows // STREAMS) + done // STREAMS
+
+    @inner
+    def quarters(at, first, count, i, stored, done):
+        return (
+            place(at, first, i, stored, done),
+            place(at, first, count + i, stored, done),
+            place(at, first, 2 * count + i, stored, done),
+            place(at, first, 3 * count + i, stored, done),
+        )
+
+    @inner
+    def by_turns(memory, spots, done):
+        prefetch(memory, spots[0], line, lines, 1)
+        return spots[1], spots[2], spots[3], spots[0] + ASKED
+
+    return Asking(a_tile, on) if streams == 1 else Asking(quarters, by_turns)
