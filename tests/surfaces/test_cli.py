@@ -239,6 +239,7 @@ def test_one_gpu_is_called_one() -> None:
         ([LLAMA, "--gpu", "MI300X", "--engine", "tensorrt_llm"], "no rules for AMD's"),
         ([LLAMA, "--gpu", "H100-80GB", "--used", "100GiB"], "used is 100.00 GiB"),
         ([LLAMA, "--gpu", "H100-80GB", "--used", "3"], "write 3GiB"),
+        (["plan", "--", "vllm", "serve", LLAMA, "--gpu", "H100"], "put it before --"),
         (["plan", "--", "vllm", "serve", LLAMA, "--device", "cpu"], "kvproof capacity --kv-bytes"),
         ([LLAMA, "--gpu", "H1OO"], "H100"),
         ([LLAMA], "--gpu"),

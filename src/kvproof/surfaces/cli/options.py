@@ -169,10 +169,19 @@ def _pasted(ctx: click.Context, gpu: str | None) -> Any:
 
     from kvproof.engine.command import read_command, read_flags
 
-    if words[0].startswith("-"):
-        return read_flags(engine_of(ctx, gpu), words, gpu, **flags)
     text = words[0] if len(words) == 1 else shlex.join(words)
-    return read_command(text, gpu, engine=engine, **flags)
+    try:
+        if words[0].startswith("-"):
+            return read_flags(engine_of(ctx, gpu), words, gpu, **flags)
+        return read_command(text, gpu, engine=engine, **flags)
+    except UsageError as error:
+        own = {option for parameter in ctx.command.params for option in parameter.opts}
+        placed = (word.partition("=")[0] for word in text.split())
+        wrong = next((word for word in placed if word in own and repr(word) in error.message), None)
+        if wrong is None:
+            raise
+        hint = f"{wrong} is kvproof's own: put it before --"
+        raise UsageError(error.message, hint=hint) from None
 
 
 def _engine_chosen(ctx: click.Context) -> bool:
