@@ -33,18 +33,21 @@ from kvproof.engine.vllm.profile import (
     framework_era,
     fused_reduce,
     graph_count,
+    host_bytes,
     known_sampler,
     many_pieces,
     minor_of,
     other_ways,
     quantities,
     scan_bytes,
+    state_graphs,
     workspace_bytes,
 )
 from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.runners import charges_graphs
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.errors import KvproofError
+from kvproof.model.types import Model
 from kvproof.terms import Term
 
 _DATA = Path(__file__).parents[1] / "src/kvproof/engine/vllm/data/budget.json"
@@ -136,9 +139,10 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
         share = float(point.flags.get("gpu_memory_utilization", settings.rules.utilization))
         sizes = quantities(model, settings)
         charged = charges_graphs(model, settings)
-        captured = scan_bytes(model, settings) + workspace_bytes(model, settings)
+        captured = _captured(model, settings)
         known = sizes.workspace + sizes.experts + charged * captured
         known += _PCIE * GIB * (settings.ranks > 1 and communication_era(settings) == "pcie")
+        known += host_bytes(settings, round(memory * GIB))
         out.append(
             Row(
                 point=point,
@@ -154,6 +158,12 @@ def rows_of(folder: Path, *, settled: bool = True) -> list[Row]:
             )
         )
     return out
+
+
+def _captured(model: Model, settings: Settings) -> int:
+    """Bytes of the estimate of graphs that no constant stands for."""
+    states = state_graphs(model, settings)
+    return scan_bytes(model, settings) + workspace_bytes(model, settings) + states
 
 
 def _features(
@@ -242,7 +252,7 @@ def _printed_graphs(rows: list[Row]) -> Iterator[tuple[np.ndarray[Any, Any], flo
             continue
         sparse = many_pieces(row.point.model(), row.settings)
         model, settings = row.point.model(), row.settings
-        scan = (scan_bytes(model, settings) + workspace_bytes(model, settings)) / GIB
+        scan = _captured(model, settings) / GIB
         found = _graph_features(graph_count(row.settings), row.settings.ranks, sparse=sparse)
         yield found, printed - scan, _GRAPHS_WEIGHT
     for count, ranks, printed, _ in _PUBLIC_GRAPHS:

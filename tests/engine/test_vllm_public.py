@@ -15,12 +15,17 @@ from kvproof.engine.base import Budget
 from kvproof.engine.vllm.expert_kernels import kernel_of, passing_bytes
 from kvproof.engine.vllm.images import held_bytes
 from kvproof.engine.vllm.peaks import layer_bytes
+from kvproof.engine.vllm.profile import graph_part
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.units import GIB
 
 GEMMA, QWEN_VL = "RedHatAI/gemma-4-26B-A4B-it-NVFP4", "Qwen/Qwen3-VL-8B-Instruct"
 CUTLASS = {"kv_cache_dtype": "fp8_e4m3", "moe_backend": "cutlass"}
 STARTS = [
+    ("a session's log", "Qwen/Qwen3.8-27B", "0.27.1", "GB10",
+     {"max_model_len": 32_768, "enable_prefix_caching": False}, 51.7, 0.04),
+    ("a lesson's log", "Qwen/Qwen2.5-72B-Instruct", "0.19.0", "4xL40S",
+     {"tensor_parallel_size": 4, "max_model_len": 8192}, 5.11, 0.02),
     ("a bisection's log", "zai-org/GLM-5.1-FP8", "0.19.1", "8xH200",
      {"tensor_parallel_size": 8, "enforce_eager": True}, 32.06, 0.02),
     ("a compose file's log", GEMMA, "0.19.1", "RTX-5090",
@@ -111,3 +116,40 @@ def test_embeddings_were_kept_in_rows_of_the_whole_budget() -> None:
     video = held("0.12.0", limit_mm_per_prompt={"image": 1})
     inputs = 12_288 * 32 * 32 * 3 * 2 * 2
     assert video == 153_600 * row + inputs
+
+
+def test_memory_shared_with_the_cpu_holds_the_systems_pages() -> None:
+    """What the host takes between two looks at what is free counts as the GPU's (log315)."""
+    model = kvproof.load_model("Qwen/Qwen3-8B", offline=True)
+    spark = kvproof.budget(model, kvproof.Deployment("vllm@0.28", "GB10", max_num_seqs=16))
+    card = kvproof.budget(model, kvproof.Deployment("vllm@0.28", "H100", max_num_seqs=16))
+    held = {term.name: term.value / GIB for term in spark.terms}["pages of the host"]
+    assert 3 < held < 6
+    assert spark.kv_bytes - spark.interval[0] > 3 * GIB
+    assert "pages of the host" not in {term.name for term in card.terms}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sequences", "batch"),
+    [("GB10", 256, 2048), ("Strix-Halo", 256, 2048), ("GH200", 1024, 8192), ("MI300A", 1024, 8192)],
+)
+def test_memory_that_no_library_reports_has_small_defaults(
+    gpu: str, sequences: int, batch: int
+) -> None:
+    """Public logs of GB10 (0.20 to 0.27.1) and Strix Halo, where nothing is asked for."""
+    model = kvproof.load_model("Qwen/Qwen3-8B", offline=True)
+    found = settle(model, kvproof.Deployment("vllm@0.27.1", gpu))
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == (sequences, batch)
+
+
+def test_graphs_of_whole_steps_hold_the_layers_of_states() -> None:
+    """Qwen3.8-27B, 51 and 35 graphs: GB10 prints 1.56 GiB (0.27.1), Strix Halo 1.55."""
+    hybrid = kvproof.load_model("Qwen/Qwen3.8-27B", offline=True)
+    plain = kvproof.load_model("Qwen/Qwen3-8B", offline=True)
+    given = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "max_model_len": 32768}
+    found = []
+    for model in (hybrid, plain):
+        part = graph_part(model, settle(model, kvproof.Deployment("vllm@0.27.1", "GB10", **given)))
+        assert part is not None
+        found.append(part.value / GIB)
+    assert found == pytest.approx([1.56, 0.53], abs=0.15)

@@ -31,7 +31,8 @@ FLOOR = 250_000_000
 WEIGHTS_DOUBT = 0.006
 """Share of the weights that is in doubt where they are not printed, as the engine's interval."""
 _MECHANISM = {HOST: "host", "framework": "host", "context": "host",
-              "context and other processes": "host", "communication": "communication",
+              "context and other processes": "host", "pages of the host": "host",
+              "communication": "communication",
               "activations": "activations"}  # fmt: skip
 """Terms that GPU, host or driver have a part in, and the share that says which."""
 _BY_ERA = ("activations", "communication")

@@ -58,6 +58,12 @@ def largest_batch(flags: Mapping[str, Any]) -> int | None:
     return found[0] if found else None
 
 
+def batches_up_to(most: int) -> list[int]:
+    """Batch sizes that graphs are captured for: 1, 2, 4, then steps of 8, from 256 on of 16."""
+    small = [size for size in (1, 2, 4) if size <= most]
+    return [*small, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16)]
+
+
 def _batches(values: Any) -> tuple[int, ...]:
     try:
         found = tuple(sorted({int(value) for value in values}))

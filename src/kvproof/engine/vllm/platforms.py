@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvproof.engine.base import Deployment
+from kvproof.units import GIB
 
 _ROCM = ("amd", "rocm")
 _HOPPER = (9, 0)
@@ -25,6 +26,27 @@ def is_radeon(deployment: Deployment) -> bool:
     """Whether the GPU is one of AMD's RDNA cards: gfx10 to gfx12; Instinct's are gfx9."""
     gpu = deployment.accelerator
     return gpu is not None and str(gpu.compute_capability).startswith("gfx1")
+
+
+def reported_memory(deployment: Deployment) -> int:
+    """Memory that the driver's library reports, by which a start's batch is chosen.
+
+    NVML reports none of memory that is the CPU's too (GB10; a Jetson has no NVML, torch is asked),
+    and amdsmi what the firmware set aside (Radeon). Such starts have the defaults of small GPUs
+    (engine/arg_utils.py, get_batch_defaults): four public logs of GB10, 0.20 to 0.27, and one of
+    Strix Halo capture 256 sequences and batches of 2,048. Without a GPU, one of 80 GiB.
+    """
+    gpu = deployment.first
+    if gpu is None:
+        return 80 * GIB
+    asked = is_radeon(deployment) or (gpu.vendor == "NVIDIA" and "jetson" not in gpu.name.lower())
+    return 0 if gpu.unified_memory and asked else gpu.memory_bytes
+
+
+def shares_pages(deployment: Deployment) -> bool:
+    """Whether what is free of the GPU's memory is what the system leaves: GB10, Jetson."""
+    gpu = deployment.accelerator
+    return gpu is not None and gpu.vendor == "NVIDIA" and gpu.unified_memory
 
 
 def over_pcie(deployment: Deployment) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 
 from kvproof.engine.vllm.blocks import settle_blocks
 from kvproof.engine.vllm.captures import (
+    batches_up_to,
     captures,
     captures_decodes,
     captures_pieces,
@@ -63,10 +64,12 @@ _ONE_WORKSPACE = (0, 13, 0)
 _SAMPLER_DOUBT, _GRAPHS_DOUBT = 0.02, 1.0
 """Shares in doubt: 14 of 19 printed peaks of the sampler lie within 0.02 (17 within 0.03), while
 estimates for the same 86 graphs on one GPU go from 0.27 to 1.65 GiB about a median of 0.54."""
+_STATES_GRAPH = MIB // 2
+"""Bytes of a layer of states in a graph of a whole decode step."""
 _DATA_CENTER = 10
-_HOST_SHARE, _GIVEN_BACK = 0.05, 0.01
-"""Of memory shared with the CPU: 5.9 of 121.7 GiB are not accounted for in log315 (GB10); 1 GiB
-more than all terms leave is printed for Qwen3.6-35B-A3B there (0.21), as pages are given back."""
+_HOST_SHARE, _HOST_DOUBT = 0.035, 0.02
+"""Of memory shared with the CPU: log315 and four public logs of GB10 leave 5.9, 5.5, 5.0, 3.6 and
+2.2 of 121.7 GiB to no other term."""
 _AITER_SINCE, _AITER_PAST = (0, 12, 0), (0, 14, 0)
 """Releases that sample with AITER's kernels where those are asked for."""
 _NO_COPY = (0, 28, 0)
@@ -172,17 +175,15 @@ def other_ways(model: Model, settings: Settings, gpu: Accelerator) -> tuple[int,
     the estimate of graphs and the other sampler, where options that are not read (plugins,
     processors of logits) send a model back to the first runner (0.26's config/vllm.py; log227);
     workspaces of fused all-reduces where no start shows whether they still count; where memory is
-    the CPU's too, what the host takes between two looks at what is free (utils/mem_utils.py,
-    MemorySnapshot.measure; log315). Either: what another driver reports of the card.
+    the CPU's too and not NVIDIA's, what the host takes. Either: what another driver reports.
     """
     share = float(settings.flags.get("gpu_memory_utilization", settings.rules.utilization))
     memory = gpu.memory_bytes
     reported = (memory, *gpu.other_memory_bytes)
     less = round(share * (max(reported) - memory))
     more = round(share * (memory - min(reported)))
-    if gpu.unified_memory:
+    if gpu.unified_memory and not settings.host_pages:
         more += round(_HOST_SHARE * memory)
-        less += round(_GIVEN_BACK * memory)
     if _may_sort_nothing(settings):
         sizes = quantities(model, settings)
         less += _peak(sizes, sampler_bytes(model, settings)) - _peak(sizes, _FLASHINFER_SAMPLER)
@@ -225,7 +226,23 @@ def run_parts(model: Model, settings: Settings, memory: int) -> tuple[Part, ...]
         parts.append(_workspace(settings, sizes))
     if sizes.encoders:
         parts.append(_encoders())
+    if settings.host_pages:
+        parts.append(_host_pages(settings, memory))
     return tuple(parts)
+
+
+def host_bytes(settings: Settings, memory: int) -> int:
+    """What free memory loses to the system, mostly pages of the files that the load reads.
+
+    Two looks at what is free take it for the engine's (utils/mem_utils.py, MemorySnapshot.measure).
+    """
+    return round(_HOST_SHARE * memory) if settings.host_pages else 0
+
+
+def _host_pages(settings: Settings, memory: int) -> Part:
+    formula = f"{_HOST_SHARE:g} of memory that is the CPU's too: files that are read (public logs)"
+    held, doubt = host_bytes(settings, memory) / GIB, _HOST_DOUBT * memory / GIB
+    return _part("pages of the host", held, formula, doubt)
 
 
 def _part(name: str, gib: float, formula: str, doubt: float) -> Part:
@@ -384,19 +401,26 @@ def graph_count(settings: Settings) -> int:
 
     Source: vLLM 0.20.2, config/vllm.py (_set_cudagraph_sizes).
     """
-    flags, decode = settings.flags, settings.max_num_seqs * (1 + settings.draft.tokens)
-    most = largest_batch(flags) or min(2 * decode, _MOST_GRAPHS)
-    most = min(most, settings.max_num_batched_tokens)
-    named = [size for size in named_batches(flags) if size <= settings.max_num_batched_tokens]
-    batches = named or _batches_up_to(most)
-    pieces = len(batches) if captures_pieces(flags) else 0
-    return pieces + sum(size <= decode for size in batches if captures_decodes(flags))
+    pieces = len(_captured(settings)) if captures_pieces(settings.flags) else 0
+    return pieces + whole_steps(settings)
 
 
-def _batches_up_to(most: int) -> list[int]:
-    """Batch sizes that graphs are captured for: 1, 2, 4, then steps of 8, from 256 on of 16."""
-    small = [size for size in (1, 2, 4) if size <= most]
-    return [*small, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16)]
+def whole_steps(settings: Settings) -> int:
+    """Graphs of whole decode steps among them: of batches that the sequences can make."""
+    decode = _decoded(settings)
+    return sum(size <= decode for size in _captured(settings) if captures_decodes(settings.flags))
+
+
+def _decoded(settings: Settings) -> int:
+    return settings.max_num_seqs * (1 + settings.draft.tokens)
+
+
+def _captured(settings: Settings) -> list[int]:
+    """The batches that graphs are captured for."""
+    flags, bound = settings.flags, settings.max_num_batched_tokens
+    named = [size for size in named_batches(flags) if size <= bound]
+    most = largest_batch(flags) or min(2 * _decoded(settings), _MOST_GRAPHS)
+    return named or batches_up_to(min(most, bound))
 
 
 def scan_bytes(model: Model, settings: Settings) -> int:
@@ -414,6 +438,16 @@ def scan_bytes(model: Model, settings: Settings) -> int:
     heads, keys, values = slots[0].shape
     each = keys * values * 2 // _CHUNK + 3 * values * 2 + _CHUNK * 4
     return settings.max_num_batched_tokens * heads // settings.ranks * each
+
+
+def state_graphs(model: Model, settings: Settings) -> int:
+    """What graphs of whole decode steps take for layers of states; graphs of pieces lack them.
+
+    Report vllm#50780: 24 MiB each for 48 of Qwen3.6-27B's layers. Two more starts print 1.55 GiB
+    for that model's 86 graphs, 35 of them whole, where 36 layers of attention take 0.52.
+    """
+    layers = sum(isinstance(slot, RecurrentSlot) for slot in model.slots)
+    return max(0, whole_steps(settings) - 1) * layers * _STATES_GRAPH
 
 
 def workspace_bytes(model: Model, settings: Settings) -> int:
@@ -458,9 +492,11 @@ def graph_part(model: Model, settings: Settings) -> Part | None:
     each += float(table["each_sparse"]) if many_pieces(model, settings) else 0.0
     value = float(table["first"]) + each / 1024 * (count - 1)
     scan, held = scan_bytes(model, settings), workspace_bytes(model, settings)
+    states = state_graphs(model, settings)
     more = f" + {scan:,} B of a scan" if scan else ""
     more += f" + {held:,} B of FlashInfer's workspace" if held else ""
-    value += (scan + held) / GIB
+    more += f" + {states:,} B of states' layers" if states else ""
+    value += (scan + held + states) / GIB
     formula = (
         f"first {float(table['first']):g} GiB + {each:.2f} MiB x {count - 1} others on "
         f"{settings.ranks} ranks{more} = {value:.2f} GiB (fitted)"

@@ -22,7 +22,14 @@ from kvproof.engine.vllm.first_engine import first_batch
 from kvproof.engine.vllm.flags import asked_backend, read_flags
 from kvproof.engine.vllm.lengths import derived_length
 from kvproof.engine.vllm.mtp import check_modules
-from kvproof.engine.vllm.platforms import capability_of, is_radeon, over_pcie, platform_of
+from kvproof.engine.vllm.platforms import (
+    capability_of,
+    is_radeon,
+    over_pcie,
+    platform_of,
+    reported_memory,
+    shares_pages,
+)
 from kvproof.engine.vllm.refusals import (
     ASYNC_METHODS,
     EXPANDED,
@@ -82,6 +89,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """AMD's cards of RDNA, which ROCm runs as it does Instinct's."""
     pcie: bool = False
     """Ranks that reach one another over PCIe."""
+    host_pages: bool = False
+    """Memory that is the CPU's too, on NVIDIA: what the system takes of it counts as the GPU's."""
     ranks: int = 1
     stages: int = 1
     replicas: int = 1
@@ -149,6 +158,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
         platform=platform,
         capability=capability_of(deployment, platform),
         radeon=is_radeon(deployment),
+        host_pages=shares_pages(deployment),
         pcie=over_pcie(deployment),
         ranks=ranks,
         stages=stages,
@@ -313,7 +323,7 @@ def _batch_defaults(
         world = flags.get("tensor_parallel_size", 1) * flags.get("pipeline_parallel_size", 1)
         return (4096 * world, 256 * world) if offline else (2048 * world, 128 * world)
     gpu = deployment.first
-    memory = gpu.memory_bytes if gpu is not None else 80 * GIB
+    memory = reported_memory(deployment)
     name = f"{gpu.name} {gpu.device_name or ''}".lower() if gpu is not None else ""
     large, small = rules.seqs_v1
     if rules.large_gpu_batch and memory >= 160 * GIB:
