@@ -354,3 +354,9 @@ def test_a_projector_that_a_repository_brings_along_is_said() -> None:
         assert again.deployment.flags == read.deployment.flags
     text = kvproof.plan(kvproof.load_model("Qwen/Qwen3-8B"), read.deployment, contexts=[4096])
     assert not any("projector" in note for note in text.warnings)
+
+
+def test_variables_that_ollama_does_not_read_are_said() -> None:
+    read = read_command("OLLAMA_NUM_CTX=8192 OLLAMA_NUM_PARALLEL=2 ollama serve")
+    assert read.deployment.flags == {"num_parallel": 2}
+    assert read.notes == ("Ollama reads no OLLAMA_NUM_CTX: its variable is OLLAMA_CONTEXT_LENGTH",)

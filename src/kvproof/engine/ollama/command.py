@@ -29,6 +29,8 @@ _SERVERS = (
     "num_ctx", "context_length", "num_parallel", "kv_cache_type", "flash_attention", "new_engine",
     "gpu_overhead", "sched_spread", "max_loaded_models",
 )  # fmt: skip
+_TYPED = ("num_ctx",)
+"""Settings that no variable gives."""
 _OF_REQUESTS = ("num_batch", "num_gpu", "main_gpu", "draft_num_predict")
 _OWN = ("used", "gpu_memory")
 # Options of the program's verbs that change nothing that is computed here (cmd/cmd.go).
@@ -96,7 +98,7 @@ def _before(words: Words) -> list[str]:
     return [
         f"--{name.replace('_', '-')}={value}"
         for name, value in found.items()
-        if _decides(name) or name == _STORE
+        if (name in _SERVERS and name not in _TYPED) or name == _STORE
     ]
 
 

@@ -20,6 +20,12 @@ from kvproof.errors import UsageError
 from kvproof.model.modelfile import parse_modelfile
 
 _PREFIX = "OLLAMA_"
+_IN_MODELFILES = "it is a PARAMETER of a Modelfile"
+_NO_VARIABLES = {
+    "num_ctx": "its variable is OLLAMA_CONTEXT_LENGTH", "num_gpu": _IN_MODELFILES,
+    "num_batch": _IN_MODELFILES, "main_gpu": _IN_MODELFILES,
+}  # fmt: skip
+"""Settings that people write as variables, and what Ollama takes (envconfig/config.go)."""
 _SERVES = ("serve", "start")
 _RUNS = ("run", "launch", "pull", "show")
 _FILE = ("-f", "--file")
@@ -55,6 +61,8 @@ def together(starts: Sequence[tuple[Words, int]]) -> tuple[Words, int, tuple[str
         )
         words[words.index(name)] = base or name
     environment = {k: v for row in served or [last] for k, v in row.environment.items()}
+    wrong = [key for key in environment if _PREFIX in key and _bare(key) in _NO_VARIABLES]
+    notes += [f"Ollama reads no {key}: {_NO_VARIABLES[_bare(key)]}" for key in wrong]
     if not served and any(key.startswith(_PREFIX) for key in environment):
         notes.append("OLLAMA_ variables are the server's: they are read as set for ollama serve")
     before = [word for row in served if row is not last for word in row.words]  # name a release
@@ -79,6 +87,10 @@ def other_forms(text: str) -> list[str] | None:
 
 Found = tuple[str | None, list[str]]
 """The model that is named, if any, and the options as words."""
+
+
+def _bare(key: str) -> str:
+    return key.removeprefix(_PREFIX).lower()
 
 
 def _verb(words: Words, at: int) -> str | None:
