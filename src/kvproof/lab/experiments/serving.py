@@ -180,9 +180,11 @@ def batch(*, prompt: int = 32, output: int = 12, fits: int = 6,
     for count in offered:
         pool = PagedPool(runner.body.slots, cache_types(), blocks=fits * each, block_size=16,
                          share_prefixes=False)  # fmt: skip
-        seconds, latency, most, paused = _served(Batcher(runner, pool), count, prompt, output)
+        seconds, step, latency, most, paused = _served(Batcher(runner, pool), count, prompt, output)
         wanted = _batch_seconds(count, prompt, output, fits, ceiling)
-        rows.append((count, rounded(count * output / wanted), rounded(count * output / seconds),
+        step_wanted = _step_seconds(min(count, fits), prompt + output // 2, ceiling)
+        rows.append((count, rounded(1e3 * step_wanted), rounded(1e3 * step),
+                     rounded(count * output / wanted), rounded(count * output / seconds),
                      rounded(latency), paused, most))  # fmt: skip
         blocks = min(count, fits) * each
         checks.append(Check(name=f"{count} at once: most blocks held", unit="block",
@@ -190,13 +192,9 @@ def batch(*, prompt: int = 32, output: int = 12, fits: int = 6,
         if count <= fits:
             checks.append(Check(name=f"{count} at once: preemptions", predicted=0, unit="1",
                                 measured=paused))  # fmt: skip
-    checks += [
-        Check(name=f"{int(row[0])} at once: tokens a second", predicted=row[1], measured=row[2],
-              unit="1/s", tolerance=None, because=because)
-        for row, because in ((rows[0], _CALLS), (rows[-1], "beyond the pool: waves, and waiting"))
-    ]  # fmt: skip
-    columns = ("requests", "predicted tokens/s", "tokens/s", "mean latency s", "preemptions",
-               "most blocks held")  # fmt: skip
+    checks += [check for row in (rows[0], rows[-1]) for check in _batch_times(row)]
+    columns = ("requests", "predicted step ms", "step ms", "predicted tokens/s", "tokens/s",
+               "mean latency s", "preemptions", "most blocks held")  # fmt: skip
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     return Experiment(
         name="batch",
@@ -213,7 +211,19 @@ def batch(*, prompt: int = 32, output: int = 12, fits: int = 6,
     )
 
 
-_CALLS = "weights over the read bandwidth and products at their peak; the runner's calls on top"
+def _batch_times(row: tuple[int | float, ...]) -> list[Check]:
+    """Estimates of a row: its fullest decode step, and the whole run's throughput."""
+    count, step_wanted, step, wanted, measured, *_ = row
+    return [
+        Check(name=f"{int(count)} at once: a decode step", predicted=step_wanted, measured=step,
+              unit="ms", tolerance=None, because=_CALLS),
+        Check(name=f"{int(count)} at once: tokens a second", predicted=wanted, measured=measured,
+              unit="1/s", tolerance=None, because=_READING),
+    ]  # fmt: skip
+
+
+_CALLS = "the slower of bytes and products, each at its peak; they overlap in part; calls on top"
+_READING = "prompts too, as products of 1,024 rows go; of short ones they take twice to thrice that"
 
 
 def _planned_fit(fits: int, each: int, tokens: int) -> Check:
@@ -230,17 +240,30 @@ def _planned_fit(fits: int, each: int, tokens: int) -> Check:
 
 def _served(
     batcher: Batcher, count: int, prompt: int, output: int
-) -> tuple[float, float, int, int]:
-    """Seconds until all are done, mean latency, most blocks held, preemptions."""
+) -> tuple[float, float, float, int, int]:
+    """Seconds until all are done, of a decode step, mean latency, most blocks held, preemptions.
+
+    The step is the middle one of those in which the most requests ran and no prompt was read.
+    """
     text = text_tokens(prompt * count)
     requests = [batcher.add(text[prompt * i : prompt * (i + 1)], output) for i in range(count)]
-    start, most = time.perf_counter(), 0
+    start, most, steps = time.perf_counter(), 0, []
     while not batcher.idle:
+        read, made, begun = *_counted(batcher), time.perf_counter()
         batcher.step()
+        now_read, now_made = _counted(batcher)
+        if now_read == read:
+            steps.append((now_made - made, time.perf_counter() - begun))
         most = max(most, batcher.pool.groups[0].books.held)
     seconds = time.perf_counter() - start
+    fullest = sorted(took for made, took in steps if made == max(steps)[0])
     latency = sum((r.finished or 0) - r.arrived for r in requests) / count
-    return seconds, latency, most, batcher.counters.preemptions
+    return seconds, fullest[len(fullest) // 2], latency, most, batcher.counters.preemptions
+
+
+def _counted(batcher: Batcher) -> tuple[int, int]:
+    """Tokens of prompts read, and tokens made, so far."""
+    return batcher.counters.prefill_tokens, batcher.counters.decode_tokens
 
 
 def _batch_seconds(count: int, prompt: int, output: int, fits: int, ceiling: Machine) -> float:
@@ -248,9 +271,12 @@ def _batch_seconds(count: int, prompt: int, output: int, fits: int, ceiling: Mac
     seconds, left = prefill_seconds(prompt * count, ceiling), count
     while left > 0:
         running = min(left, fits)
-        batch = {prompt + output // 2: running}
-        streamed = streamed_bytes(smollm())
-        step = step_time(planned_model(), ceiling, cache_types(), batch, streamed=streamed)
-        seconds += (output - 1) * step.seconds
+        seconds += (output - 1) * _step_seconds(running, prompt + output // 2, ceiling)
         left -= running
     return seconds
+
+
+def _step_seconds(running: int, tokens: int, ceiling: Machine) -> float:
+    """The planner's decode step: weights read once, `running` caches of `tokens`, or products."""
+    streamed, batch = streamed_bytes(smollm()), {tokens: running}
+    return step_time(planned_model(), ceiling, cache_types(), batch, streamed=streamed).seconds

@@ -5,10 +5,11 @@ speed neither on one row of bf16 nor on two to eight of anything. The matrix is 
 memory, row after row: eight rows side by side read at 5 to 6 GB/s where one stream of the same
 bytes reads at 8 to 9 (rows of 576 numbers, one thread, Zen 3). Sums are in f32 whatever is stored.
 
-A row of the matrix meets four rows of x at a time, in registers. More than four take turns over a
-block of the matrix that the first of them left in the cache; each of them asks for its share of the
-next block. A sum is made in the same order whichever rows share a turn: a sequence's numbers are
-the same, bit by bit, alone and in a batch.
+A row of the matrix meets up to four rows of x at a time, in registers. More than four take turns,
+as equal as they can be, over a block of the matrix that the first of them left in the cache; each
+asks for its share of the next block. (One row after four that asked for all: 5 rows took 90 ms of
+SmolLM2's matrices in f32, 58 this way.) A sum is made in the same order whichever rows share a
+turn: a sequence's numbers are the same, bit by bit, alone and in a batch.
 
 Many rows go through torch. Without bf16 instructions it multiplies bf16 row by row: 64 rows
 take five times as long as the same product in f32, widening the weights included. The numbers of
@@ -42,8 +43,8 @@ from kvproof.lab.pool.planes import flat
 FEW = 16  # rows of x up to which the kernel is faster than torch; measured on Zen 3
 _TILE = 4  # rows of x that meet a vector of the weight; two sums of each are kept apart
 _STEP = 4 * LANES  # numbers of a row that are taken at a time
-# Bytes of a matrix over which two tiles take turns, and more of them; measured on Zen 3.
-_BLOCKS = {F32: (4096, 32768), BF16: (8192, 32768)}
+# Bytes of a matrix over which one, two and more tiles take turns; measured on Zen 3.
+_BLOCKS = {F32: (16384, 4096, 32768), BF16: (16384, 16384, 32768)}
 _SLAB = 1024  # rows of a weight widened at a time: what is written stays in the cache
 _NARROW = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")  # no bf16 instructions
 KINDS = {torch.float32: F32, torch.bfloat16: BF16}
@@ -74,11 +75,11 @@ def _many(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def _tile_rows(kind: int, tile: int) -> Any:
     """rows(weight, x, width, span, ask, out, stride): `tile` rows of x times rows `span`.
 
-    `ask`: how many numbers ahead the next ones are asked for, and how many in a step. f32 for few
-    rows of x is read best by the processor's own prefetching.
+    `ask`: how many numbers ahead the next ones are asked for, and how many in a step. f32 for one
+    row of x is read best by the processor's own prefetching.
     """
     line = LINE // STORED_BYTES[kind]
-    asks, lines = kind != F32 or tile == _TILE, _STEP // line
+    asks, lines = kind != F32 or tile > 1, _STEP // line
 
     @kernel
     def meet(sums, weight, at, x, d, width):
@@ -107,41 +108,40 @@ def _tile_rows(kind: int, tile: int) -> Any:
     return rows
 
 
+@kernel
+def share_of(count, me, number):
+    """The first and the end of `count` rows that thread (or turn) `me` of `number` takes."""
+    return count * me // number, count * (me + 1) // number
+
+
 @lru_cache(maxsize=2)
 def some_rows(kind: int) -> Any:
     """rows(weight, x, first, last, out): out[:, first:last] of x @ weight.T, x [count, width]."""
     one, two, three, four = (_tile_rows(kind, n) for n in range(1, _TILE + 1))
-    held, more = (size // STORED_BYTES[kind] for size in _BLOCKS[kind])
+    held = tuple(size // STORED_BYTES[kind] for size in _BLOCKS[kind])
 
     @kernel
     def rows(weight, x, first, last, out):
         apart()
         (count, width), stride, whole = x.shape, out.shape[1], address(weight, 0)
-        turns = max(1, count // _TILE)
-        block = max(1, (held if turns <= 2 else more) // width)
-        share = -(-_STEP // turns)
+        turns = -(-count // _TILE)
+        block, share = max(1, held[min(turns, 3) - 1] // width), -(-_STEP // turns)
         for row in range(first, last, block):
             span = row, min(last, row + block)
-            for r in range(0, count, _TILE):
+            for turn in range(turns):
+                r, until = share_of(count, turn, turns)
                 given, target = address(x, r * width), address(out, r * stride)
-                turn, left = r // _TILE, count - r
-                ask = block * width + turn * share * (width // _STEP), share * (turn < turns)
-                if left == 1:
+                ask = block * width + turn * share * (width // _STEP), share
+                if until - r == 1:
                     one(whole, given, width, span, ask, target, stride)
-                elif left == 2:
+                elif until - r == 2:
                     two(whole, given, width, span, ask, target, stride)
-                elif left == 3:
+                elif until - r == 3:
                     three(whole, given, width, span, ask, target, stride)
                 else:
                     four(whole, given, width, span, ask, target, stride)
 
     return rows
-
-
-@kernel
-def share_of(count, me, number):
-    """The first and the end of `count` rows that thread `me` of `number` takes."""
-    return count * me // number, count * (me + 1) // number
 
 
 @lru_cache(maxsize=2)
