@@ -1,7 +1,7 @@
 """Decode attention against this machine's roofline and against torch: prints every ratio.
 
     python benchmarks/lab_attention.py [--designs MHA-32,...] [--types f32,...]
-        [--contexts 8192,32768] [--batches 1,8] [--threads 1,2] [--sweeps]
+        [--contexts 8192,32768] [--batches 1,8] [--threads 1,2] [--sweeps] [--without-torch]
 
 Roofline of a shape: the larger of its bytes over the read bandwidth, and its multiply-adds plus
 one conversion per stored number (bf16, int8, int4) over the peak rate of f32 multiply-adds. Both
@@ -18,13 +18,15 @@ memory, and the best of each contender counts: which pages a virtual machine get
 fifth.
 
 torch is scaled_dot_product_attention on the same shape and threads: in f32 against f32 caches,
-else in bf16; for MLA it gets the latents as one KV head. `--sweeps` prints, in place of the table,
-how time depends on the block's size and on the context.
+else in bf16; for MLA it gets the latents as one KV head, and takes a second or more a call there:
+`--without-torch` leaves it out. `--sweeps` prints, in place of the table, how time depends on the
+block's size and on the context.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 from functools import partial, reduce
@@ -172,8 +174,13 @@ def placed(case: Case, with_torch: bool) -> Measured:
     found, numbers = in_turns(works, stay=STAY), multiplies()
     bandwidth = span / min(found[name] for name in ways)
     return Measured(
-        found["ours"], size, found.get("torch", 0.0), bandwidth, numbers / found["peak"]
+        found["ours"], size, found.get("torch", math.inf), bandwidth, numbers / found["peak"]
     )
+
+
+def times(found: Measured) -> str:
+    """torch's time in ours; a dash where torch was left out."""
+    return f"{found.torch / found.seconds:.2f}" if math.isfinite(found.torch) else "-"
 
 
 HEAD = (
@@ -182,11 +189,11 @@ HEAD = (
 )
 
 
-def table(cases: list[Case]) -> None:
+def table(cases: list[Case], with_torch: bool) -> None:
     print(HEAD, flush=True)
     shares, bf16 = [], {}
     for case in cases:
-        found = measure(case)
+        found = measure(case, with_torch)
         shares.append(found.share(case))
         same = case._replace(type="bf16")
         if case.type == "bf16":
@@ -197,7 +204,7 @@ def table(cases: list[Case]) -> None:
             f"{found.seconds * 1e3:9.3f}{found.size / found.seconds / 1e9:7.1f}"
             f"{found.bandwidth / 1e9:7.1f}{case.macs / found.seconds / 1e9:8.1f}"
             f"{found.peak / 1e9:7.1f}{100 * shares[-1]:9.0f}%"
-            f"{found.torch / found.seconds:9.2f}{against}",
+            f"{times(found):>9}{against}",
             flush=True,
         )
     print(
@@ -236,20 +243,22 @@ def main() -> None:
     parser.add_argument("--batches", type=whole_numbers, default=[1, 8])
     parser.add_argument("--threads", type=whole_numbers, default=[1, 2])
     parser.add_argument("--sweeps", action="store_true")
+    parser.add_argument("--without-torch", action="store_true")
     options = parser.parse_args()
     chosen = [d for d in designs() if options.designs is None or d.name in options.designs]
     if options.sweeps:
         for design in chosen:
             sweeps(design, options.types, options.threads[0])
         return
-    table([
+    cases = [
         Case(design, name, threads, batch, context)
         for design in chosen
         for context in options.contexts
         for batch in options.batches
         for threads in options.threads
         for name in options.types
-    ])  # fmt: skip
+    ]
+    table(cases, not options.without_torch)
 
 
 if __name__ == "__main__":
