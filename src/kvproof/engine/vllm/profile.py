@@ -64,8 +64,8 @@ _ONE_WORKSPACE = (0, 13, 0)
 _SAMPLER_DOUBT, _GRAPHS_DOUBT = 0.02, 1.0
 """Shares in doubt: 14 of 19 printed peaks of the sampler lie within 0.02 (17 within 0.03), while
 estimates for the same 86 graphs on one GPU go from 0.27 to 1.65 GiB about a median of 0.54."""
-_STATES_GRAPH = MIB // 2
-"""Bytes of a layer of states in a graph of a whole decode step."""
+_STATES_GRAPH, _ONE_STEP = round(0.4 * MIB), (0, 28, 0)
+"""Bytes of a layer of states in a graph of a whole decode step, the median of five starts."""
 _DATA_CENTER = 10
 _HOST_SHARE, _HOST_DOUBT = 0.035, 0.02
 """Of memory shared with the CPU: log315 and four public logs of GB10 leave 5.9, 5.5, 5.0, 3.6 and
@@ -441,12 +441,15 @@ def scan_bytes(model: Model, settings: Settings) -> int:
 
 
 def state_graphs(model: Model, settings: Settings) -> int:
-    """What graphs of whole decode steps take for layers of states; graphs of pieces lack them.
+    """What graphs of whole decode steps take for gated delta nets; graphs of pieces lack them.
 
-    Report vllm#50780: 24 MiB each for 48 of Qwen3.6-27B's layers. Two more starts print 1.55 GiB
-    for that model's 86 graphs, 35 of them whole, where 36 layers of attention take 0.52.
+    Report vllm#50780: 24 MiB a graph for 48 layers. Two more starts of that model print 1.55 GiB
+    for 86 graphs, 35 of them whole (attention alone: 0.52), smaller ones 0.64, 0.78 and 0.93. Since
+    0.28 CUDA has one kernel for the whole step.
     """
-    layers = sum(isinstance(slot, RecurrentSlot) for slot in model.slots)
+    if settings.rules.version >= _ONE_STEP and settings.platform == "cuda":
+        return 0
+    layers = sum(isinstance(s, RecurrentSlot) and s.mixer in _SCANNED for s in model.slots)
     return max(0, whole_steps(settings) - 1) * layers * _STATES_GRAPH
 
 
