@@ -9,6 +9,7 @@ import pytest
 
 import kvproof
 from kvproof.observe.formats import llamacpp
+from kvproof.observe.read import read_log
 
 
 def test_every_given_log_agrees_with_its_flags(data_dir: Path) -> None:
@@ -254,3 +255,21 @@ def test_a_compute_buffer_that_was_refused_is_compared() -> None:
     row = next(row for row in report.rows if row.name.startswith("compute"))
     assert row.predicted == row.printed == 4757131264
     assert not report.fits
+
+
+COMMAND = """\
+$ ./build/bin/llama-server -m /models/Qwen2.5-32B-Q4_K_M.gguf \\
+    -c 65000 -np 4 -ctk q8_0 -ot "ffn_.*_exps=CPU" --no-mmap
+"""
+
+
+def test_a_servers_command_says_what_its_lines_do_not() -> None:
+    """Lines hold before it: what is printed is what came of the command."""
+    log = read_log(COMMAND + TWO_GPUS)
+    printed = read_log(TWO_GPUS)
+    assert log.flags["override_tensor"] == "ffn_.*_exps=CPU"
+    assert log.flags["n_ctx"] == printed.flags["n_ctx"]
+    assert {**log.flags, **printed.flags} == log.flags
+    assert buffers(COMMAND + TWO_GPUS, "Qwen/Qwen2.5-32B") == buffers(TWO_GPUS, "Qwen/Qwen2.5-32B")
+    words = read_log("main: llama-server is listening\n" + TWO_GPUS)
+    assert (words.flags, words.model) == (printed.flags, printed.model)

@@ -35,6 +35,8 @@ _UNITS: dict[str, Unit] = {
 _MOST_STARTS = 100
 _BEGINS = ("vllm", "sglang")
 """Engines whose printed arguments begin a start; of the others a line with the version does."""
+_SETTLES = ("llamacpp",)
+"""Engines whose lines print what came of a command's flags, and so hold before them."""
 _ABOUT_LINE = ("worker", "device", "dtype")
 # vLLM's "(Worker_DP0_TP1_EP1 pid=7)", MPI's "[1,3]<stdout>", "[RANK 3]", SGLang's
 # "[... DP0 TP1 EP1]"; a "TP8" in prose is a size and no worker's name.
@@ -199,11 +201,13 @@ class Collector:
         """Flags of a printed command line, where the engine does not print its own."""
         words = text[text.lower().index(place.literal) + len(place.literal) :]
         model, flags = spoken_flags(place.engine, words)
-        if model:
+        if model and (flags or "/" in model):  # else words about a server, not its command
             self._now.facts.setdefault((place.engine, "model"), model)
         if not flags:
             return False
         own = self._now.flags_of(place.engine)
+        if place.engine in _SETTLES:
+            own = self._now.asked.setdefault(place.engine, {})
         for name, value in flags.items():
             own.setdefault(name, value)
         self._vote(place.engine, 10)
@@ -227,7 +231,8 @@ class Collector:
         """The log; InputError when no line was an engine's."""
         engine, program = self._verdict()
         start = chosen(self._starts, engine)
-        figures, flags = start.figures(engine), dict(start.flags.get(engine, {}))
+        figures = start.figures(engine)
+        flags = {**start.asked.get(engine, {}), **start.flags.get(engine, {})}
         if not self.lines:
             raise InputError(f"{name} is empty", hint="give the engine's output from its start on")
         if not figures and not flags:

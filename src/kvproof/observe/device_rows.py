@@ -31,7 +31,7 @@ _CAUSE = "compute buffers differ by backend and build"
 
 
 def device_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparison] | None:
-    """Every compute buffer printed or refused; None where no GPU holds any, or for no known graph."""
+    """Compute buffers printed or refused; None where no GPU holds any or the graph is unknown."""
     printed = {
         figure.device: figure
         for name in ("compute_refused", "compute_buffer") for figure in log.all(name)
@@ -90,7 +90,7 @@ def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
     """Layers by the shares of the caches' buffers, or by how many are offloaded, as the output."""
     count = model.layers
     moved = log.get("offloaded_layers")
-    if moved is not None and flags.n_gpu_layers is None:
+    if moved is not None:
         flags = msgspec.structs.replace(flags, n_gpu_layers=int(moved.value))
     place = placement(model, flags, len(gpus))
     layers, output = place.layers, place.output

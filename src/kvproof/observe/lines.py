@@ -35,7 +35,9 @@ _PACKED = (
     (b"PK\3\4", "zip"),
 )
 # Programs whose printed command lines are read (`watch`).
-_STARTED = re.compile(rb"\b(?:vllm serve|sglang\.launch_server|sglang serve|trtllm-serve)\b")
+_STARTED = re.compile(
+    rb"\b(?:vllm serve|sglang\.launch_server|sglang serve|trtllm-serve|llama-server)\b"
+)
 # Where runtimes put the text: Docker, Kubernetes collectors, journald, cloud loggers.
 _TEXT_KEYS = ("log", "message", "MESSAGE", "msg", "textPayload", "line", "text", "body", "event")
 

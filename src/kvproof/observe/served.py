@@ -42,6 +42,8 @@ def served(log: Log, assumptions: list[str]) -> dict[str, Any]:
     """The log's flags with the server's settings as llama.cpp's, where the runner names none."""
     server = (SERVER_CONTEXT, _PARALLEL, _TYPE, _FLASH)
     flags = {name: value for name, value in log.flags.items() if name not in server}
+    if "n_ctx" in flags:  # what the context came to, whatever a command asked for
+        flags.pop("ctx_size", None)
     context, kind = log.flags.get(SERVER_CONTEXT), log.flags.get(_TYPE)
     flash = str(log.flags.get(_FLASH, "")).lower() in ("1", "true")
     said = str(flags.get("flash_attn", "")).lower()

@@ -30,7 +30,8 @@ class Start:
 
     `line` is where it begins, `kind` the line it began with, `said` what an engine's own line said
     last, `over` whether the cache was sized or something failed, `cut` the line of arguments that
-    ends before they do, `days` when an engine's first line was printed.
+    ends before they do, `days` when an engine's first line was printed, `asked` the flags of a
+    command whose server prints what came of them.
     """
 
     def __init__(self, line: int = 0) -> None:
@@ -38,6 +39,7 @@ class Start:
         self.found: list[tuple[str, Figure]] = []
         self.facts: dict[tuple[str, str], str] = {}
         self.flags: dict[str, dict[str, Any]] = {}
+        self.asked: dict[str, dict[str, Any]] = {}
         self.gpus: dict[tuple[str, str], dict[str, str]] = {}
         self.problems: dict[str, int] = {}
         self.rows: dict[tuple[str, str, str], Wording] = {}

@@ -93,7 +93,8 @@ _ADDED = {"sglang": (("mem_fraction_resolved", True),)}
 """The arguments that a server prints are those that it settled on."""
 _COMMANDS = (
     ("vllm serve ", "vllm"), ("sglang.launch_server ", "sglang"), ("sglang serve ", "sglang"),
-    ("trtllm-serve ", "tensorrt_llm"),
+    ("trtllm-serve ", "tensorrt_llm"), ("llama-server ", "llamacpp"),
+    ("llama-server.exe ", "llamacpp"),
 )  # fmt: skip
 # Ollama's llm/server.go: a C++ server before 0.4, its own runner since.
 _RUNNERS = ('msg="starting llama server" cmd=', 'msg="starting ollama runner" cmd=',
