@@ -215,15 +215,15 @@ def _batch_times(row: tuple[int | float, ...]) -> list[Check]:
     """Estimates of a row: its fullest decode step, and the whole run's throughput."""
     count, step_wanted, step, wanted, measured, *_ = row
     return [
-        Check(name=f"{int(count)} at once: a decode step", predicted=step_wanted, measured=step,
+        Check(name=f"{int(count)} at once: a full step", predicted=step_wanted, measured=step,
               unit="ms", tolerance=None, because=_CALLS),
         Check(name=f"{int(count)} at once: tokens a second", predicted=wanted, measured=measured,
               unit="1/s", tolerance=None, because=_READING),
     ]  # fmt: skip
 
 
-_CALLS = "the slower of bytes and products, each at its peak; they overlap in part; calls on top"
-_READING = "prompts too, as products of 1,024 rows go; of short ones they take twice to thrice that"
+_CALLS = "the slower of bytes and products, each at its peak; overlap is partial, calls come on top"
+_READING = "prompts at a large product's rate, which short ones miss; beyond the pool also waiting"
 
 
 def _planned_fit(fits: int, each: int, tokens: int) -> Check:

@@ -71,15 +71,14 @@ def _many(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts, -1).to(x.dtype)
 
 
-@lru_cache(maxsize=8)
-def _tile_rows(kind: int, tile: int) -> Any:
+@lru_cache(maxsize=16)
+def _tile_rows(kind: int, tile: int, *, asks: bool) -> Any:
     """rows(weight, x, width, span, ask, out, stride): `tile` rows of x times rows `span`.
 
-    `ask`: how many numbers ahead the next ones are asked for, and how many in a step. f32 for one
-    row of x is read best by the processor's own prefetching.
+    `asks` for the next ones: `ask` says how many numbers ahead, and how many in a step.
     """
     line = LINE // STORED_BYTES[kind]
-    asks, lines = kind != F32 or tile > 1, _STEP // line
+    lines = _STEP // line
 
     @kernel
     def meet(sums, weight, at, x, d, width):
@@ -108,6 +107,25 @@ def _tile_rows(kind: int, tile: int) -> Any:
     return rows
 
 
+@lru_cache(maxsize=4)
+def _tiles(kind: int, *, asks: bool) -> Any:
+    """rows(tile, ...): the rows of `_tile_rows` for so many rows of x."""
+    one, two, three, four = (_tile_rows(kind, n, asks=asks) for n in range(1, _TILE + 1))
+
+    @kernel
+    def rows(tile, weight, x, width, span, ask, out, stride):
+        if tile == 1:
+            one(weight, x, width, span, ask, out, stride)
+        elif tile == 2:
+            two(weight, x, width, span, ask, out, stride)
+        elif tile == 3:
+            three(weight, x, width, span, ask, out, stride)
+        else:
+            four(weight, x, width, span, ask, out, stride)
+
+    return rows
+
+
 @kernel
 def share_of(count, me, number):
     """The first and the end of `count` rows that thread (or turn) `me` of `number` takes."""
@@ -117,7 +135,8 @@ def share_of(count, me, number):
 @lru_cache(maxsize=2)
 def some_rows(kind: int) -> Any:
     """rows(weight, x, first, last, out): out[:, first:last] of x @ weight.T, x [count, width]."""
-    one, two, three, four = (_tile_rows(kind, n) for n in range(1, _TILE + 1))
+    # f32 that no one takes turns over is read best by the processor's own prefetching
+    alone, in_turn = _tiles(kind, asks=kind != F32), _tiles(kind, asks=True)
     held = tuple(size // STORED_BYTES[kind] for size in _BLOCKS[kind])
 
     @kernel
@@ -132,14 +151,10 @@ def some_rows(kind: int) -> Any:
                 r, until = share_of(count, turn, turns)
                 given, target = address(x, r * width), address(out, r * stride)
                 ask = block * width + turn * share * (width // _STEP), share
-                if until - r == 1:
-                    one(whole, given, width, span, ask, target, stride)
-                elif until - r == 2:
-                    two(whole, given, width, span, ask, target, stride)
-                elif until - r == 3:
-                    three(whole, given, width, span, ask, target, stride)
+                if turns == 1:
+                    alone(until - r, whole, given, width, span, ask, target, stride)
                 else:
-                    four(whole, given, width, span, ask, target, stride)
+                    in_turn(until - r, whole, given, width, span, ask, target, stride)
 
     return rows
 
