@@ -127,8 +127,7 @@ def test_a_length_that_is_an_importers_own_is_not_the_models() -> None:
 
 def test_rows_of_a_plan_that_does_not_start_name_the_length_at_which_they_hold() -> None:
     model = kvproof.load_model("google/gemma-3-27b-it")
-    flags = {"gpu_memory_utilization": 0.95}
-    deployment = kvproof.Deployment("vllm@0.32", "Jetson-AGX-Orin-64GB", **flags)
+    deployment = kvproof.Deployment("vllm@0.32", "Jetson-AGX-Orin-64GB")
     found = kvproof.plan(model, deployment, contexts=[4096, 32768])
     length = startable_length(found.capacity)
     assert length is not None

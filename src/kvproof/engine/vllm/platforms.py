@@ -44,9 +44,11 @@ def reported_memory(deployment: Deployment) -> int:
 
 
 def shares_pages(deployment: Deployment) -> bool:
-    """Whether what is free of the GPU's memory is what the system leaves: GB10, Jetson."""
+    """Whether what is free of the GPU's memory is what the system leaves: so seen on GB10."""
     gpu = deployment.accelerator
-    return gpu is not None and gpu.vendor == "NVIDIA" and gpu.unified_memory
+    if gpu is None or "jetson" in gpu.name.lower():
+        return False
+    return gpu.vendor == "NVIDIA" and gpu.unified_memory
 
 
 def over_pcie(deployment: Deployment) -> bool:
