@@ -15,6 +15,8 @@ import json
 import re
 from pathlib import Path
 
+from vllm_registries import releases_in
+
 CAME = Path(__file__).parents[1] / "src/kvproof/engine/vllm/data/came.json"
 _OPTION = re.compile(r"""["']--([a-z][a-z0-9-]+)["']""")
 _CLASSES = ("EngineArgs", "AsyncEngineArgs")
@@ -28,12 +30,6 @@ def named_in(source: str) -> set[str]:
             fields = (part.target for part in node.body if isinstance(part, ast.AnnAssign))
             names |= {target.id for target in fields if isinstance(target, ast.Name)}
     return {name for name in names if not name.startswith("_") and name != "help"}
-
-
-def releases_in(folder: Path) -> list[Path]:
-    """The files of the releases, oldest first."""
-    files = folder.glob("[0-9]*.py")
-    return sorted(files, key=lambda path: [int(part) for part in re.findall(r"\d+", path.stem)])
 
 
 def came_between(folder: Path) -> dict[str, list[str]]:

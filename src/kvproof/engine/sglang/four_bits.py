@@ -16,7 +16,8 @@ from kvproof.engine.base import Deployment
 from kvproof.engine.sglang.backend import capability
 from kvproof.engine.sglang.flags import Flags
 
-_BLOCK = 16
+BLOCK = 16
+"""Numbers that share a scale."""
 _NATIVE = 10
 """Compute capability whose kernels read scales in a layout of their own (SM100, SM103)."""
 
@@ -31,7 +32,7 @@ class Extra(msgspec.Struct, frozen=True, kw_only=True):
 
 def scales(elements: int) -> int:
     """Bytes of the scales of a token's `elements`."""
-    return elements // _BLOCK
+    return elements // BLOCK
 
 
 def of_heads(deployment: Deployment, flags: Flags, by_layer: list[int]) -> Extra:

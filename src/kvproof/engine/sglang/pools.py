@@ -357,6 +357,11 @@ def _two_pools(model: Model, deployment: Deployment, flags: Flags) -> bool:
     return True
 
 
+def scaled_latent(slot: LatentSlot) -> int:
+    """Bytes of a sparse latent in FP8: f32 scales of 128 numbers, the rotary key in 16 bits."""
+    return slot.latent_dim + slot.latent_dim // 128 * 4 + slot.rope_dim * 2
+
+
 def _cell(
     model: Model, deployment: Deployment, flags: Flags, slot: Slot, dtype: ElementType
 ) -> int:
@@ -367,7 +372,7 @@ def _cell(
         width = slot.latent_dim + slot.rope_dim
         scaled = is_sparse(model) and dtype.name == "fp8_e4m3"
         if scaled and not raw_rows(model, deployment, flags):
-            return slot.latent_dim + slot.latent_dim // 128 * 4 + slot.rope_dim * 2
+            return scaled_latent(slot)
         return dtype.bytes(width) + (scales(width) if dtype.name == "fp4" else 0)
     if isinstance(slot, IndexerSlot):
         row = slot.dim + slot.dim // _INDEXER_BLOCK * 4

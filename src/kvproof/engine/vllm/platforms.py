@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvproof.engine.base import Deployment
+from kvproof.hardware import Accelerator
 from kvproof.units import GIB
 
 _ROCM = ("amd", "rocm")
@@ -20,6 +21,11 @@ def platform_of(deployment: Deployment, flags: Mapping[str, Any]) -> str:
     if gpu is not None and (gpu.vendor.lower() in _ROCM or _is_gfx(gpu.compute_capability)):
         return "rocm"
     return "cuda"
+
+
+def _is_jetson(gpu: Accelerator) -> bool:
+    """Whether it is one of NVIDIA's boards without NVML; only its name in the table tells."""
+    return "jetson" in gpu.name.lower()
 
 
 def is_radeon(deployment: Deployment) -> bool:
@@ -39,14 +45,14 @@ def reported_memory(deployment: Deployment) -> int:
     gpu = deployment.first
     if gpu is None:
         return 80 * GIB
-    asked = is_radeon(deployment) or (gpu.vendor == "NVIDIA" and "jetson" not in gpu.name.lower())
+    asked = is_radeon(deployment) or (gpu.vendor == "NVIDIA" and not _is_jetson(gpu))
     return 0 if gpu.unified_memory and asked else gpu.memory_bytes
 
 
 def shares_pages(deployment: Deployment) -> bool:
     """Whether what is free of the GPU's memory is what the system leaves: so seen on GB10."""
     gpu = deployment.accelerator
-    if gpu is None or "jetson" in gpu.name.lower():
+    if gpu is None or _is_jetson(gpu):
         return False
     return gpu.vendor == "NVIDIA" and gpu.unified_memory
 

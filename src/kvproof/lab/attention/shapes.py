@@ -14,8 +14,9 @@ from kvproof.lab.attention.stored import INT4, INTEGERS, STORED_BYTES
 from kvproof.lab.pool.planes import SLICE, TILE, tile_of
 
 STREAMS = 4  # places of memory that are asked for by turns, where there are several
-# Bytes of keys, by places, that are read before their values are: those are asked for meanwhile,
-# and both have to fit the first cache (32 KiB) beside the queries. Four places need longer runs.
+# Bytes of keys, by places, that are read before their values are: those are asked for meanwhile.
+# Both fit the first cache (32 KiB) where one place is asked for; four need longer runs: what
+# it does not hold waits in the second.
 PHASES = {1: 16384, STREAMS: 32768}
 CHUNKS = (32, 256)  # positions whose scores are held at a time: at least, at most
 WHOLE_CHUNK = 64  # at most, where weights are rounded: by the largest of a chunk (`whole.py`)
