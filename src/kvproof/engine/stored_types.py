@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvproof.engine import formula
 from kvproof.engine.base import Deployment, own_rule
+from kvproof.errors import UsageError
 from kvproof.kinds import LatentSlot, Types
 from kvproof.model.types import Model
 
@@ -15,6 +16,22 @@ def types_of(model: Model, deployment: Deployment) -> Types:
         types: Types = own(model, deployment)
         return types
     return plain_types(model, asked_type(model, deployment))
+
+
+def named_types(
+    model: Model, engine: str, dtype: str | None, k: str | None, v: str | None
+) -> Types:
+    """The element types that are named; a name that only the engine has is as it stores it.
+
+    Raises UsageError where neither knows the name.
+    """
+    try:
+        return formula.types_of(model, dtype, k, v)
+    except UsageError as unknown:
+        try:
+            return types_of(model, Deployment(engine, kv_cache_dtype=dtype))
+        except UsageError:
+            raise unknown from None
 
 
 def asked_type(model: Model, deployment: Deployment) -> str | None:

@@ -86,7 +86,11 @@ def _cache(ctx: click.Context, model: Any) -> int:
             "decode_steps",
         )
     }
-    types = _types(model, values)
+    from kvproof.engine.stored_types import named_types
+
+    types = named_types(
+        model, str(values["engine"]), values["dtype"], values["k_dtype"], values["v_dtype"]
+    )
     if values["lengths"]:
         rows = [(values["lengths"], ask(model, lengths=values["lengths"], **options))]
     else:
@@ -116,23 +120,6 @@ def _cache(ctx: click.Context, model: Any) -> int:
     click.echo(fold(_cache_text(model, types, rows, per_token, explain=values["explain"])))
     warn(model.notes)
     return 0
-
-
-def _types(model: Any, values: dict[str, Any]) -> Any:
-    """The element types that are asked for, also those that only the engine has."""
-    from kvproof.engine.base import Deployment
-    from kvproof.engine.formula import types_of
-    from kvproof.engine.stored_types import types_of as stored_types
-    from kvproof.errors import UsageError
-
-    try:
-        return types_of(model, values["dtype"], values["k_dtype"], values["v_dtype"])
-    except UsageError as unknown:
-        try:
-            engine = Deployment(str(values["engine"]), kv_cache_dtype=values["dtype"])
-            return stored_types(model, engine)
-        except UsageError:
-            raise unknown from None
 
 
 def _contexts(ctx: click.Context, model: Any) -> tuple[int, ...]:
