@@ -142,6 +142,18 @@ def test_keep_packs_the_chosen_entries():
     pool.check_integrity()
 
 
+def test_keep_has_the_room_of_blocks_that_only_it_holds():
+    """A full pool whose blocks are sealed, but held by nobody else, is room enough."""
+    pool = pool_of(FULL, blocks=3)
+    seq, _ = pool.open()
+    (keys, _), tokens = add(pool, seq, 12, seed=1), list(range(12))
+    pool.settle(seq, tokens)
+    pool.keep(seq, 0, torch.arange(1, 12, 2))
+    pool.check_integrity()
+    assert torch.equal(held(pool, seq)[0], keys[1::2])
+    assert pool.groups[0].books.held == 2
+
+
 def test_an_evicted_sequence_is_never_shared():
     pool = pool_of(FULL)
     tokens = list(range(12))

@@ -7,7 +7,8 @@ One step, in order, within the step's budget of tokens:
     2. running requests whose prompt is not through yet get a piece of it, as large as the budget
        allows ("chunked prefill"): a long prompt never keeps the others waiting for more than a step
     3. waiting requests are admitted, first come first served, while the pool has room for their
-       whole prompt; nobody overtakes, and none is admitted in a step that preempted
+       whole prompt (where windows slide: for one piece of it); nobody overtakes, and none is
+       admitted in a step that preempted
     4. one pass over the pieces of prompts, one over the last tokens of the others
 
 Preemption drops the blocks and computes them again ("recompute", what vLLM does), or copies them
@@ -27,6 +28,7 @@ import torch
 from kvproof.errors import UsageError
 from kvproof.lab.attention import View
 from kvproof.lab.models.runner import Runner
+from kvproof.lab.pool.groups import Group
 from kvproof.lab.pool.pool import PagedPool
 from kvproof.lab.pool.swap import HostCopy, can_swap_in, swap_in, swap_out
 from kvproof.lab.pool.tables import Sequence
@@ -143,15 +145,26 @@ class Batcher:
                           arrived=time.perf_counter())  # fmt: skip
         if not prompt or max_tokens < 1:
             raise UsageError("a request needs a prompt and one token or more to make")
-        blocks = -(-(len(prompt) + max_tokens - 1) // self.pool.block_size)
-        smallest = min(g.books.total for g in self.pool.groups if not g.is_state)
-        if blocks > smallest and any(g.window is None for g in self.pool.groups):
-            raise UsageError(
-                f"the request needs {blocks} blocks, the pool has {smallest}",
-                hint="ask for fewer tokens or make the pool larger",
-            )
+        for group in self.pool.groups:
+            blocks = self._most(group, len(prompt) + max_tokens - 1)
+            if blocks > group.books.total:
+                raise UsageError(
+                    f"the request needs {blocks} blocks, the pool has {group.books.total}",
+                    hint="ask for fewer tokens or make the pool larger",
+                )
         self.waiting.append(request)
         return request
+
+    def _most(self, group: Group, tokens: int) -> int:
+        """Blocks that a request of `tokens` tokens holds at most in a group.
+
+        Where a window slides: what it sees, the rest of its first block, and one piece.
+        """
+        if group.is_state:
+            return 1
+        size = group.block_size
+        held = tokens if group.window is None else group.window + size - 2
+        return group.blocks_for(min(tokens, held + self.max_batched_tokens))
 
     @property
     def idle(self) -> bool:
@@ -247,17 +260,25 @@ class Batcher:
         while self.waiting and len(self.running) < self.max_sequences and plan.left:
             request = self.waiting[0]
             if request.copy is not None:
-                if not can_swap_in(self.pool, request.copy, spare=1):
+                if not can_swap_in(self.pool, request.copy, more=1):
                     break
                 self._swap_back(request, request.copy, plan)
                 continue
             sequence, cached = self.pool.open(request.text)
             new = len(request.text) - cached
-            if not self.pool.can_append(sequence, new):
+            if not self._has_room(sequence, new):
                 self.pool.close(sequence)
                 break
             self._start(request, sequence, cached)
             self._reserve(request, min(new, plan.left), plan)
+
+    def _has_room(self, sequence: Sequence, new: int) -> bool:
+        """Whether `new` entries can come: all at once, or by pieces where a window slides."""
+        piece = min(new, self.max_batched_tokens)
+        return all(
+            group.books.can_take(group.needs(table, new if group.window is None else piece))
+            for group, table in zip(self.pool.groups, sequence.tables, strict=True)
+        )
 
     def _swap_back(self, request: Request, copy: HostCopy, plan: _Plan) -> None:
         self.waiting.popleft()

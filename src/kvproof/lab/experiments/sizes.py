@@ -181,6 +181,7 @@ def blocks(
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     for record, row in zip(records, rows, strict=True):
         record["planned %"] = rounded(100 * float(row[1]) / (float(row[1]) + sum(lengths)))
+    gathered = "gather" in {record["path"] for record in records}
     return Experiment(
         name="blocks",
         title="Larger blocks waste more, smaller ones cost more look-ups",
@@ -191,9 +192,10 @@ def blocks(
         chart=charts.above(
             charts.lines(records, "block size", "waste %", predicted="planned %",
                          scales=("log2", "linear")),
-            charts.lines(records, "block size", "attention µs", "path", scales=("log2", "log")),
+            charts.lines(records, "block size", "attention µs", "path" if gathered else None,
+                         scales=("log2", "log")),
         ),
-        notes=("Blocks whose size the kernel does not read in place are gathered first.",),
+        notes=("The others are gathered first.",) if gathered else (),
     )  # fmt: skip
 
 

@@ -27,11 +27,15 @@ class Group:
         size = {"blocks": blocks, "block_size": block_size}
         self.planes: list[tuple[AnyPlane, ...]] = [planes_of(s, types, **size) for s in slots]
 
+    def blocks_for(self, entries: int) -> int:
+        """Blocks that hold `entries` entries of one table."""
+        return -(-entries // self.block_size)
+
     def needs(self, table: Table, count: int) -> int:
         """Blocks that appending `count` entries takes, a copy of a shared last block included."""
         if self.is_state:
             return 0 if table.blocks else 1
-        total = -(-(table.entries + count) // self.block_size)
+        total = self.blocks_for(table.entries + count)
         return total - len(table.blocks) + (1 if count and self._tail_is_shared(table) else 0)
 
     def append(self, table: Table, count: int) -> None:
@@ -62,7 +66,7 @@ class Group:
         if self.is_state or count > table.entries:
             raise UsageError("these entries can't be taken back", hint="a state or window moved on")
         table.entries -= count
-        while len(table.blocks) > -(-table.entries // self.block_size):
+        while len(table.blocks) > self.blocks_for(table.entries):
             self.books.release(table.blocks.pop())
 
     def fork(self, table: Table) -> Table:
@@ -86,15 +90,16 @@ class Group:
         """Keep only `entries` (rising indices into the table), packed into as few blocks.
 
         The gathered bytes are copied before any block is released, so it works in a full pool
-        unless shared blocks have to stay; then PoolFullError leaves the table unchanged.
+        unless blocks that others hold too have to stay; then PoolFullError leaves the table
+        unchanged.
         """
         if self.is_state:
             raise UsageError("a state has no entries to evict", hint="evict from attention slots")
         count = len(entries)
-        wanted = -(-count // self.block_size)
-        private = sum(self.books.is_private(b) for b in table.blocks)
-        if not self.books.can_take(max(0, wanted - private)):
-            self.books.take(wanted - private)  # raises with the figures
+        wanted = self.blocks_for(count)
+        alone = sum(self.books.references(b) == 1 for b in table.blocks)
+        if not self.books.can_take(max(0, wanted - alone)):
+            self.books.take(wanted - alone)  # raises with the figures
         old = torch.tensor(table.blocks, dtype=torch.long)
         saved = [
             [p.read_encoded(old, entries) for p in planes if isinstance(p, Plane)]

@@ -43,10 +43,13 @@ def _counts(copy: HostCopy) -> list[int]:
     return [len(tensors[0]) for tensors in copy.tensors]
 
 
-def can_swap_in(pool: PagedPool, copy: HostCopy, spare: int = 0) -> bool:
-    """Whether every group has the copy's blocks free, and `spare` more."""
-    pairs = zip(pool.groups, _counts(copy), strict=True)
-    return all(group.books.can_take(count + spare) for group, count in pairs)
+def can_swap_in(pool: PagedPool, copy: HostCopy, more: int = 0) -> bool:
+    """Whether every group has room for the copy's entries, and for `more` after them."""
+    tables = zip(pool.groups, copy.tables, _counts(copy), strict=True)
+    return all(
+        group.books.can_take(count if group.is_state else group.blocks_for(table.entries + more))
+        for group, table, count in tables
+    )
 
 
 def swap_in(pool: PagedPool, copy: HostCopy) -> Sequence:
