@@ -17,10 +17,6 @@ FIGURES = ("num_blocks", "bytes_per_block", "block_size", "tokens", "max_concurr
 COMPARED = (*SETTINGS, *FIGURES, "error", "groups")
 
 
-_TOLD = "GB10-128GB"
-"""The planner was told its memory, which NVML does not report: it took a large one's batch."""
-
-
 def capacity_of(
     config: Mapping[str, Any], case: Mapping[str, Any], engine: str = "vllm@0.32"
 ) -> vllm.VllmCapacity:
@@ -31,10 +27,6 @@ def capacity_of(
     gpu = case["gpu"] if case["gpu"] != "CPU" else None
     if gpu is None:
         flags["device"] = "cpu"
-    if gpu == _TOLD:
-        offline = case["usage_context"] == "llm_class"
-        flags.setdefault("max_num_batched_tokens", 16384 if offline else 8192)
-        flags.setdefault("max_num_seqs", 1024)
     deployment = kvproof.Deployment(engine, gpu, **flags)
     return vllm.capacity(kvproof.load_model(dict(config)), deployment, case["kv_bytes"])
 

@@ -170,6 +170,14 @@ def engine_config(case: dict[str, Any], folder: str) -> Any:
     return arguments.create_engine_config(usage_context=context)
 
 
+def check_type(dtype: Any) -> None:
+    """What a worker on a GPU asks of the activations' type when it starts (gpu_worker.py)."""
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cuda():
+        current_platform.check_if_supports_dtype(dtype)
+
+
 def look_at_pictures(model: Any) -> None:
     """Raise where the longest item of a prefix language model can't be had: vLLM would go on with
     the smaller default batch, for want of the processor's files only.
@@ -270,6 +278,7 @@ def plan(case: dict[str, Any]) -> dict[str, Any]:
         know_type(own)
         (Path(folder) / "config.json").write_text(json.dumps(own))
         config = engine_config(case, folder)
+        check_type(config.model_config.dtype)
         if "max_num_batched_tokens" not in case["flags"]:
             look_at_pictures(config.model_config)
         specs, layouts, backends = specs_by_stage(config, case["flags"])

@@ -22,6 +22,8 @@ class Gpu(NamedTuple):
     name: str
     memory: int
     processors: int
+    reported: bool = True
+    """Whether NVML tells the memory."""
 
 
 GPUS = {
@@ -36,7 +38,7 @@ GPUS = {
     "B300-288GB": Gpu((10, 3), "NVIDIA B300 SXM6 AC", 287_429_948_867, 148),
     "Jetson-Thor-128GB": Gpu((11, 0), "NVIDIA Thor", 131_856_334_848, 20),
     "RTX-5090-32GB": Gpu((12, 0), "NVIDIA GeForce RTX 5090", 33_668_726_784, 170),
-    "GB10-128GB": Gpu((12, 1), "NVIDIA GB10", 130_663_055_360, 48),
+    "GB10-128GB": Gpu((12, 1), "NVIDIA GB10", 130_663_055_360, 48, reported=False),
 }
 """A GPU of every compute capability that the CUDA build has kernels for."""
 
@@ -317,7 +319,6 @@ def _replace_platform(what: Gpu) -> None:
         "get_device_capability": DeviceCapability(*what.capability),
         "get_device_name": what.name,
         "get_device_uuid": "GPU-pretended",
-        "get_device_total_memory": what.memory,
         "is_fully_connected": True,
         "device_count": 16,
         "num_compute_units": what.processors,
@@ -331,7 +332,14 @@ def _replace_platform(what: Gpu) -> None:
         name: classmethod(lambda cls, *a, _value=value, **k: _value)
         for name, value in answers.items()
     }
+    methods["get_device_total_memory"] = classmethod(lambda cls, *a, **k: _told(what))
     platforms._current_platform = type("PretendedCuda", (CudaPlatformBase,), methods)()
+
+
+def _told(what: Gpu) -> int:
+    if not what.reported:
+        raise RuntimeError("Not Supported")  # pynvml.NVMLError_NotSupported
+    return what.memory
 
 
 def _hollow_operators(what: Gpu) -> None:

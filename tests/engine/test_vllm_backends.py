@@ -98,3 +98,22 @@ def test_values_of_another_width_are_quantized_where_the_keys_may_be(
     with pytest.raises(UsageError, match="keeps no fp8 cache of heads of 192") as caught:
         vllm.capacity(model, asked, 20_000_000_000)
     assert "TRITON_ATTN_DIFFKV" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-V2-Lite"])
+def test_a_turing_card_keeps_no_cache_of_a_type_that_it_does_not_have(name: str) -> None:
+    model = kvproof.load_model(name, offline=True)
+    asked = kvproof.Deployment("vllm@0.32", "T4", kv_cache_dtype="bfloat16", max_model_len=4096)
+    with pytest.raises(UsageError, match=r"no bfloat16 cache below capability 8\.0") as caught:
+        vllm.capacity(model, asked, 2 * 10**9)
+    assert "kv_cache_dtype=float16" in str(caught.value)
+    half = kvproof.Deployment("vllm@0.32", "T4", kv_cache_dtype="float16", max_model_len=4096)
+    assert vllm.capacity(model, half, 2 * 10**9).fits
+
+
+def test_a_draft_keeps_no_cache_of_a_type_that_the_card_does_not_have() -> None:
+    model = kvproof.load_model("internlm/internlm3-8b-instruct", offline=True)
+    draft = {"method": "eagle", "num_speculative_tokens": 1, "kv_cache_dtype": "bfloat16"}
+    asked = kvproof.Deployment("vllm@0.32", "T4", max_model_len=1024, speculative_config=draft)
+    with pytest.raises(UsageError, match=r"no bfloat16 cache below capability 8\.0"):
+        vllm.capacity(model, asked, 2 * 10**9)

@@ -167,13 +167,17 @@ def stored_latent_dtype(backend: Backend, kv_dtype: str) -> str:
 
 
 def check_triton(backend: Backend, attention: Attention) -> None:
-    """Raise UsageError where Triton's kernels would store fp8 that the GPU does not have."""
-    needs = backend.name.startswith("TRITON_") and attention.platform == "cuda"
-    if needs and attention.kv_dtype.startswith("fp8") and attention.capability < (8, 9):
-        own = "bfloat16" if attention.capability >= (8, 0) else "float16"
+    """Raise UsageError where Triton's kernels would store a type that the GPU does not have.
+
+    Source: vLLM 0.32, v1/attention/backends/triton_attn.py and mla/triton_mla.py (__init__).
+    """
+    kept, has = attention.kv_dtype, attention.capability
+    needed = (8, 9) if kept.startswith("fp8") else (8, 0) if kept == "bfloat16" else has
+    if backend.name.startswith("TRITON_") and attention.platform == "cuda" and has < needed:
         raise UsageError(
-            f"vLLM's {backend.name} keeps no {attention.kv_dtype} cache below capability 8.9",
-            hint=f"set kv_cache_dtype={own}",
+            f"vLLM's {backend.name} keeps no {kept} cache below capability "
+            f"{needed[0]}.{needed[1]}",
+            hint=f"set kv_cache_dtype={'bfloat16' if has >= (8, 0) else 'float16'}",
         )
 
 

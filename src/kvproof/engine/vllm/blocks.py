@@ -342,7 +342,9 @@ def _draft_backend(model: Model, settings: Settings) -> Backend | None:
     if own.kv_dtype is not None:  # the copied settings take the default block for an asked one
         block = settings.block_size or DEFAULT_BLOCK
         attention = msgspec.structs.replace(attention, block_size=block)
-    return choose(attention)
+    backend = choose(attention)
+    check_triton(backend, attention)
+    return backend
 
 
 def _all_backends(
