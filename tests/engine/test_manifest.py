@@ -395,3 +395,115 @@ def test_a_slice_that_the_gpu_does_not_offer_is_refused() -> None:
     text = _SLICE.format(resource="nvidia.com/mig-3g.40gb", selector="{}")
     with pytest.raises(InputError, match=r"L40S-48GB has no MIG profile"):
         read_manifest(text.replace("  {}\n", ""), "L40S")
+
+
+SKYPILOT = """
+name: qwen
+resources:
+  accelerators: %s
+envs: {MODEL: Qwen/Qwen3-8B}
+num_nodes: 1
+setup: |
+  pip install "vllm==0.11.0"
+run: |
+  echo serving $MODEL
+  vllm serve $MODEL --tensor-parallel-size $SKYPILOT_NUM_GPUS_PER_NODE --max-model-len 8192
+%s
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "service", "gpu"),
+    [
+        ("H100:2", "", "2xH100-80GB"),
+        ("{A100: 2}", "", "2xA100-40GB"),
+        ("[A100-80GB:2]", "service: {replica_policy: {min_replicas: 3}}", "6xA100-80GB"),
+        ("A100-80GB:2", "service: {replicas: 2}", "4xA100-80GB"),
+    ],
+)
+def test_a_task_of_skypilot(asked: str, service: str, gpu: str) -> None:
+    read = read_manifest(SKYPILOT % (asked, service))
+    assert read.model == "Qwen/Qwen3-8B"
+    assert read.deployment.gpu == gpu
+    assert str(read.deployment.engine) == "vllm@0.11.0"
+    assert read.deployment.flags == {"tensor_parallel_size": 2, "max_model_len": 8192}
+
+
+def test_accelerators_that_may_differ_name_none() -> None:
+    text = SKYPILOT % ("{H100: 2, H200: 2}", "")
+    assert read_manifest(text).deployment.gpu is None
+    assert read_manifest(text, "H200").deployment.first is not None
+
+
+RAY = """
+applications:
+  - name: llms
+    args:
+      llm_configs:
+        - model_loading_config: {model_id: small, model_source: Qwen/Qwen3-8B}
+          accelerator_type: A100-40G
+          deployment_config: {autoscaling_config: {min_replicas: 2, max_replicas: 8}}
+          engine_kwargs:
+            tensor_parallel_size: 2
+            max_model_len: 8192
+            enable_prefix_caching: false
+            hf_overrides: {a: 1}
+"""
+RAY_SERVICE = "kind: RayService\nmetadata: {name: s}\nspec:\n  serveConfigV2: |\n" + "".join(
+    f"    {line}\n" for line in RAY.splitlines()
+)
+
+
+@pytest.mark.parametrize("text", [RAY, RAY_SERVICE])
+def test_a_model_of_ray_serve(text: str) -> None:
+    read = read_manifest(text, server="small")
+    assert read.model == "Qwen/Qwen3-8B"
+    assert read.deployment.gpu == "4xA100-40GB"
+    assert read.deployment.flags == {
+        "tensor_parallel_size": 2, "max_model_len": 8192, "enable_prefix_caching": False,
+        "hf_overrides": {"a": 1},
+    }  # fmt: skip
+    with pytest.raises(InputError, match="--max-model-lenx"):
+        read_manifest(text.replace("max_model_len:", "max_model_lenx:"))
+
+
+DYNAMO = """
+kind: DynamoGraphDeployment
+metadata: {name: agg}
+spec:
+  services:
+    Frontend:
+      replicas: 1
+      extraPodSpec: {mainContainer: {image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.7.0}}
+    Worker:
+      replicas: 2
+      resources: {limits: {gpu: "4"}}
+      extraPodSpec:
+        mainContainer:
+          image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.7.0
+          command: [python3, -m, dynamo.vllm]
+          args: [--model, Qwen/Qwen3-8B, --tensor-parallel-size, "2", --migration-limit, "3"]
+"""
+
+
+def test_a_worker_of_a_dynamo_graph() -> None:
+    [server] = servers(DYNAMO)
+    assert (server.name, server.gpus, server.replicas) == ("Worker", 4, 2)
+    read = read_manifest(DYNAMO, "H100-80GB")
+    assert read.deployment.gpu == "4xH100-80GB"
+    assert read.deployment.flags == {"tensor_parallel_size": 2}
+    assert any("uses 2 of them" in note for note in read.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "model"),
+    [
+        ("#!/bin/bash\nM=Qwen/Qwen3-8B\nvllm serve $M --port 80\n", "vllm", "Qwen/Qwen3-8B"),
+        ("FROM llama3.1:8b\nPARAMETER num_ctx 16384\n", "ollama", "ollama:llama3.1:8b"),
+    ],
+)
+def test_a_script_or_modelfile_in_place_of_a_manifest(text: str, engine: str, model: str) -> None:
+    read = read_manifest(text, "H100-80GB")
+    assert (read.deployment.engine.name, read.model) == (engine, model)
+    with pytest.raises(InputError, match="no container of the manifest"):
+        read_manifest("a: {b: c}\n")

@@ -179,7 +179,7 @@ class _Reading:
         base = name.replace("\\", "/").rpartition("/")[2]
         text = self.files.get(base)
         if text is None:
-            text = _read_small(Path(name))
+            text = read_small(Path(name))
         if text is None:
             self.notes.append(f"{name[:80]} is not here: what it sets is left out")
             return []
@@ -263,7 +263,7 @@ def as_words(key: str, value: Any) -> list[str]:
     """One entry of a configuration file as the words of its option."""
     option = f"--{key.strip().lstrip('-')}"
     if isinstance(value, Mapping):
-        return [f"{option}={msgspec.json.encode(_typed(value)).decode()}"]
+        return [f"{option}={msgspec.json.encode(typed(value)).decode()}"]
     if isinstance(value, list):
         return [option, *(str(part) for part in value)] if value else []
     text = str(value)
@@ -272,12 +272,12 @@ def as_words(key: str, value: Any) -> list[str]:
     return [] if text.lower() in ("false", "null", "none", "~") else [f"{option}={text}"]
 
 
-def _typed(value: Any) -> Any:
+def typed(value: Any) -> Any:
     """A tree of texts with numbers and truth values as such."""
     if isinstance(value, Mapping):
-        return {str(k): _typed(v) for k, v in value.items()}
+        return {str(k): typed(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_typed(v) for v in value]
+        return [typed(v) for v in value]
     text = str(value)
     plain = {"true": True, "false": False, "null": None, "~": None, "": None}
     return plain[text.lower()] if text.lower() in plain else number_or_text([text])
@@ -292,10 +292,10 @@ def _nest(flags: dict[str, Any], option: Option, values: Sequence[str]) -> None:
         target = target.setdefault(key.replace("-", "_"), {}) if isinstance(target, dict) else {}
     if not isinstance(target, dict):
         raise UsageError(f"{option.word[:60]} is given twice", hint="give it once")
-    target[option.path[-1].replace("-", "_")] = _typed(values[0])
+    target[option.path[-1].replace("-", "_")] = typed(values[0])
 
 
-def _read_small(path: Path) -> str | None:
+def read_small(path: Path) -> str | None:
     """A small local text file; None where there is none."""
     try:
         if not path.is_file() or path.stat().st_size > _MAX_FILE:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from kvproof.engine.arguments import Grammar, Parsed, parse_words
+from kvproof.engine.arguments import Grammar, Parsed, is_option, parse_words
 from kvproof.engine.base import Deployment, parse_engine
 from kvproof.engine.common_flags import named_for
 from kvproof.engine.shell import Words, simple_commands
@@ -47,6 +47,15 @@ def in_folder(model: Model, _: str | None) -> Served:
     return Served(place.rpartition("/")[0] or "." if place.endswith(".json") else place)
 
 
+class Started(msgspec.Struct, frozen=True):
+    """A class of a Python package that starts its engine: what its positional arguments are called,
+    and options that come with it.
+    """
+
+    positions: tuple[str, ...] = ("model",)
+    options: tuple[str, ...] = ()
+
+
 class Reader(msgspec.Struct, frozen=True):
     """One engine's command lines: `start` finds where its arguments begin (None: not its own).
 
@@ -56,8 +65,9 @@ class Reader(msgspec.Struct, frozen=True):
     that came after it. `together` makes one command of all that start the engine in a text, with
     where its arguments begin and notes; `other_forms` the words of settings that are no command
     (None: they are none of the engine's). `device_option` names the devices it uses, `package` is
-    the Python package that is the server. `serves` names a model, which a pasted command may call
-    otherwise, as the engine takes it (None: it can't be).
+    the Python package that is the server, `calls` its classes that start the engine in a script.
+    `wrappers` are modules that take the engine's arguments beside their own. `serves` names a
+    model, which a pasted command may call otherwise, as the engine takes it (None: it can't be).
     """
 
     engine: str
@@ -73,6 +83,8 @@ class Reader(msgspec.Struct, frozen=True):
     )
     device_option: str = ""
     package: str = ""
+    calls: Mapping[str, Started] = {}
+    wrappers: tuple[str, ...] = ()
     other_forms: Callable[[str], Sequence[str] | None] | None = None
     serves: Callable[[Model, str | None], Served | None] = in_folder
 
@@ -138,8 +150,14 @@ def read_command(
     `engine` (`vllm@0.8.5`) says which release starts it. Raises UsageError for a command of no
     known engine or of another than `engine`, unknown flags and unreadable values.
     """
+    from kvproof.engine.python_starts import read_python, read_script
+
+    if (called := read_python(command, gpu, engine=engine, **flags)) is not None:
+        return called
     commands = simple_commands(as_shell(command) or command)
     found = list(_starts(commands))
+    if not found and (script := read_script(commands, gpu, engine, flags)) is not None:
+        return script
     if not found:
         return in_release(_other_form(command, engine, gpu, flags), engine)
     reader = found[0][0]
@@ -148,7 +166,7 @@ def read_command(
     notes: tuple[str, ...] = ()
     if reader.together is not None:
         words, start, notes = reader.together(own)
-    read = _command(reader, words, start, gpu, flags)
+    read = command_from(reader, words, start, gpu, flags)
     if engine is None and read.deployment.engine.version is None:
         engine = _installed(reader, commands)
         notes += () if engine is None else (f"the text installs {engine}: its rules are used",)
@@ -157,6 +175,14 @@ def read_command(
     if count > 1:
         notes = (f"the text starts {count} servers: the first one is read", *notes)
     return msgspec.structs.replace(read, notes=(*notes, *read.notes))
+
+
+def installed(text: str, engine: str) -> str | None:
+    """The release that a script pins `engine`'s package to, as `vllm@0.8.5`; None without one."""
+    try:
+        return _installed(_reader_of(engine), simple_commands(text))
+    except UsageError:
+        return None
 
 
 def _installed(reader: Reader, commands: Sequence[Words]) -> str | None:
@@ -182,7 +208,7 @@ def _other_form(
             continue
         words = reader.other_forms(text)
         if words is not None:
-            return _command(reader, Words(tuple(words)), 0, gpu, flags)
+            return command_from(reader, Words(tuple(words)), 0, gpu, flags)
     raise UsageError(
         f"no known engine is started by {' '.join(text.split())[:60]!r}",
         hint="known: " + ", ".join(_ENGINES),
@@ -192,7 +218,7 @@ def _other_form(
 def read_words(words: Words, gpu: str | None = None, **flags: Any) -> Command | None:
     """The deployment of one simple command; None when it starts no known engine."""
     for reader, found, start in _starts([words]):
-        return _command(reader, with_container_variables(found, start), start, gpu, flags)
+        return command_from(reader, with_container_variables(found, start), start, gpu, flags)
     return None
 
 
@@ -203,7 +229,7 @@ def read_flags(engine: str, words: Sequence[str], gpu: str | None = None, **flag
     """
     ref = parse_engine(engine)
     reader = _reader_of(ref.name)
-    return _known(_command(reader, Words(tuple(words)), 0, gpu, flags, version=ref.version))
+    return _known(command_from(reader, Words(tuple(words)), 0, gpu, flags, version=ref.version))
 
 
 def render_command(model_name: str, deployment: Deployment) -> str:
@@ -290,7 +316,7 @@ def _starts(commands: Sequence[Words]) -> Iterator[tuple[Reader, Words, int]]:
                 break
 
 
-def _command(
+def command_from(
     reader: Reader,
     words: Words,
     start: int,
@@ -299,6 +325,8 @@ def _command(
     *,
     version: str | None = None,
 ) -> Command:
+    """What an engine's arguments from word `start` on say; `own` overrides their flags."""
+    words, beside = _without_wrapper(reader, words, start)
     parsed: Parsed = parse_words(words, start, reader.grammar)
     release = version or parsed.version
     engine = f"{reader.engine}@{release}" if release else reader.engine
@@ -310,8 +338,32 @@ def _command(
         deployment=Deployment(engine, gpu, **{**parsed.flags, **given}),
         ignored=parsed.ignored,
         uncomputed=parsed.uncomputed,
-        notes=(*parsed.notes, *chosen, *_overridden(parsed.flags, given)),
+        notes=(*beside, *parsed.notes, *chosen, *_overridden(parsed.flags, given)),
     )
+
+
+def _without_wrapper(reader: Reader, words: Words, start: int) -> tuple[Words, tuple[str, ...]]:
+    """A wrapper's command without the options that are not the engine's, and a word on them."""
+    wrapper = words.words[start - 1] if start else ""
+    if wrapper not in reader.wrappers:
+        return words, ()
+    kept, own, keeps = list(words.words[:start]), [], True
+    for word in words.words[start:]:
+        if is_option(word):
+            keeps = _is_whole_option(reader, word)
+            own += [] if keeps else [word.partition("=")[0][:60]]
+        if keeps:
+            kept.append(word)
+    said = (f"left aside, {wrapper}'s own: {', '.join(own[:20])}",) if own else ()
+    return msgspec.structs.replace(words, words=tuple(kept)), said
+
+
+def _is_whole_option(reader: Reader, word: str) -> bool:
+    """Whether the engine has the option, written out."""
+    try:
+        return reader.grammar.option(word).note is None
+    except UsageError:
+        return False
 
 
 def _overridden(parsed: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

@@ -1,12 +1,14 @@
 """Kubernetes manifests, chart values and compose files: the servers that they start.
 
 Workloads of any kind (Deployment, StatefulSet, LeaderWorkerSet, Pod, List, InferenceService,
-LLMInferenceService, ...), docker compose, and the values of charts that list models. Needs
-PyYAML (extra [manifests]); documents are bounded, and nothing is run.
+LLMInferenceService, ...), docker compose, the values of charts that list models, SkyPilot's tasks,
+Ray Serve's models, Dynamo's graphs. Needs PyYAML (extra [manifests]); documents are bounded, and
+nothing is run. A file that is none of these is read as a script.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +16,7 @@ import msgspec
 
 from kvproof.engine.base import Deployment, ranks_of
 from kvproof.engine.bounded_yaml import load_yaml
-from kvproof.engine.command import Command, in_release, read_words
+from kvproof.engine.command import Command, in_release, installed, read_command, read_words
 from kvproof.engine.container import (
     command_of,
     gpus_of,
@@ -24,8 +26,9 @@ from kvproof.engine.container import (
     whole,
 )
 from kvproof.engine.mixed import by_device
-from kvproof.engine.node_labels import gpu_of, products_of
+from kvproof.engine.node_labels import LABEL, gpu_of, products_of
 from kvproof.engine.shell import Words
+from kvproof.engine.task_forms import Form, form_of, is_named_by_key
 from kvproof.errors import InputError, UsageError
 
 _MOST_NODES = 100_000
@@ -36,6 +39,10 @@ _PARALLEL = {
     "tensor": "tensor-parallel-size", "pipeline": "pipeline-parallel-size",
     "data": "data-parallel-size",
 }  # fmt: skip
+_MANIFEST = re.compile(r"^[ \t-]{0,80}(?:kind|image|services|containers|resources|args):", re.M)
+"""Keys that no script has at the beginning of a line."""
+_RAY_SERVICE = "serveConfigV2"
+"""The text of Ray Serve's own file in a RayService."""
 # Where containers that serve nothing stand.
 _HELPERS = ("initContainers", "initContainer", "ephemeralContainers")
 
@@ -63,6 +70,8 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     words: tuple[str, ...] = ()
     products: tuple[str, ...] = ()
+    label: str = LABEL
+    setup: str = ""
 
 
 def read_manifest(
@@ -79,7 +88,10 @@ def read_manifest(
     that is given without a number. Raises InputError when the text is no manifest, holds no
     server, or several and none is chosen.
     """
-    found = servers(text, gpu, **flags)
+    try:
+        found = servers(text, gpu, **flags)
+    except InputError as error:
+        return _as_script(text, gpu, engine, flags, error)
     chosen = [row for row in found if row.name == server]
     chosen = chosen or [row for row in found if server and server == row.command.model]
     if server is None:
@@ -93,6 +105,20 @@ def read_manifest(
         )
     passed = [row.name for row in found if row not in chosen] if server is None else []
     return in_release(_with_copies(chosen[0], passed), engine)
+
+
+def _as_script(
+    text: str, gpu: str | None, engine: str | None, flags: dict[str, Any], reason: InputError
+) -> Command:
+    """What a script, a unit or a Modelfile starts. Raises `reason` for text that starts nothing,
+    and for a manifest.
+    """
+    if _MANIFEST.search(text):
+        raise reason
+    try:
+        return read_command(text, gpu, engine=engine, **flags)
+    except UsageError:
+        raise reason from None
 
 
 def servers(text: str, gpu: str | None = None, **flags: Any) -> tuple[Server, ...]:
@@ -135,7 +161,7 @@ def _read(
     """
     notes: list[str] = []
     if gpu is None and place.products:
-        gpu, note = gpu_of(place.products)
+        gpu, note = gpu_of(place.products, place.label)
         notes += [note] if note else []
     if gpu is not None and profile is not None and ":" not in gpu and " MIG " not in gpu:
         gpu = f"{gpu}:{profile}"
@@ -143,6 +169,8 @@ def _read(
     command = read_words(words, gpu, **flags)
     if command is None:
         return None
+    if place.setup and command.deployment.engine.version is None:
+        command = in_release(command, installed(place.setup, command.deployment.engine.name))
     return msgspec.structs.replace(command, notes=(*command.notes, *notes))
 
 
@@ -215,6 +243,12 @@ def _containers(documents: list[Any]) -> Iterator[tuple[Mapping[str, Any], _Plac
         if off or node.get("kind") == "CustomResourceDefinition":
             continue
         place = _below(node, place)
+        if isinstance(node.get(_RAY_SERVICE), str):
+            stack.extend((part, place) for part in reversed(load_yaml(node[_RAY_SERVICE])))
+        form = form_of(node)
+        if form is not None:
+            yield form.container, _as_formed(form, place)
+            continue
         runtime = runtime_of(node)
         if runtime is not None or is_container(node, place.model):
             yield runtime or node, place
@@ -227,8 +261,19 @@ def _containers(documents: list[Any]) -> Iterator[tuple[Mapping[str, Any], _Plac
         )
 
 
+def _as_formed(form: Form, place: _Place) -> _Place:
+    """`place` with what a form says beside its container."""
+    said: dict[str, Any] = {
+        "name": form.name, "replicas": form.replicas, "nodes": form.nodes, "setup": form.setup,
+        "products": (form.gpu,) if form.gpu else (), "label": form.said,
+    }  # fmt: skip
+    return msgspec.structs.replace(place, **{key: value for key, value in said.items() if value})
+
+
 def _named(place: _Place, key: str, part: Any) -> _Place:
     """Compose names its services, and llm-d its roles, by their keys."""
+    if is_named_by_key(part):
+        return msgspec.structs.replace(place, name=key)
     service = isinstance(part, Mapping) and ("image" in part or "command" in part)
     service = service or key in ("decode", "prefill")
     return msgspec.structs.replace(place, name=key) if service and not place.name else place

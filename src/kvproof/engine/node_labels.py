@@ -22,18 +22,21 @@ def products_of(node: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def gpu_of(products: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """The table's name of the one GPU that `products` mean, and a word on how it was read."""
+def gpu_of(products: tuple[str, ...], label: str = LABEL) -> tuple[str | None, str | None]:
+    """The table's name of the one GPU that `products` mean, and a word on how it was read.
+
+    `label` is where they are named.
+    """
     names: list[str] = []
     for product in products:
         try:
             names.append(accelerator(_driver_name(product)).name)
         except UsageError as error:
-            return None, f"{LABEL} {product[:60]!r}: {error}"
+            return None, f"{label} {product[:60]!r}: {error}"
     kinds = list(dict.fromkeys(names))
     if len(kinds) == 1:
-        return kinds[0], f"the GPU is {kinds[0]}, by the manifest's {LABEL} {products[0][:60]!r}"
-    return None, f"{LABEL} allows several GPUs: {', '.join(kinds)}" if kinds else None
+        return kinds[0], f"the GPU is {kinds[0]}, by the manifest's {label} {products[0][:60]!r}"
+    return None, f"{label} allows several GPUs: {', '.join(kinds)}" if kinds else None
 
 
 def _driver_name(product: str) -> str:

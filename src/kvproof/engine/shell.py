@@ -80,12 +80,14 @@ def simple_commands(text: str, environment: Mapping[str, str] | None = None) -> 
 
 
 def _without_documents(text: str, files: dict[str, str]) -> str:
-    """The text without its here-documents, whose bodies go into `files` by name."""
+    """The text without its here-documents, whose bodies go into `files` by name.
+
+    One that no file takes is what a command reads: its name is empty.
+    """
 
     def keep(match: re.Match[str]) -> str:
         target = _TARGET.search(match["before"] + match["after"])
-        if target is not None:
-            files[_name(target[1])] = match["body"]
+        files["" if target is None else _name(target[1])] = match["body"]
         return match["before"] + match["after"]
 
     return _HERE.sub(keep, text) if "<<" in text else text

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvproof.engine.arguments import Grammar, Option, is_option
 from kvproof.engine.command import Reader, Served, first_start
+from kvproof.engine.llamacpp.bench import bench_words
 from kvproof.engine.llamacpp.flags import canonical_flag, is_read
 from kvproof.engine.shell import Words
 from kvproof.errors import UsageError
@@ -173,5 +174,6 @@ READER = Reader(
     images=("llama.cpp:server", "llama.cpp:full"),
     entry=("llama-server",),
     device_option=_DEVICE,
+    other_forms=bench_words,
     serves=_serves,
 )

@@ -32,7 +32,9 @@ _FILE = ("-f", "--file")
 _MODELFILE = "Modelfile"
 _LONGEST = 1_000_000
 _EACH = re.IGNORECASE | re.MULTILINE
-_LINES = re.compile(r"^[ \t]*(?:FROM|PARAMETER|/set[ \t]+parameter)[ \t]+\S", _EACH)
+_LINES = re.compile(
+    r"^[ \t]*(?:FROM(?![ \t]+[\w.]+[ \t]+import\b)|PARAMETER|/set[ \t]+parameter)[ \t]+\S", _EACH
+)
 _SET = re.compile(r"^[ \t]*/set[ \t]+parameter[ \t]+(\w{1,40})[ \t]+(\S{1,80})[ \t]*$", _EACH)
 _PAIR = re.compile(r"(\w{1,40})=([^\s,;]{1,80})$")
 _BODY = re.compile(r"(?:-d|--data(?:-raw|-binary)?|--json)$")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvproof.engine.arguments import Grammar, Option, by_prefix, number_or_text, values_ahead
-from kvproof.engine.command import Reader, first_start, serving
+from kvproof.engine.command import Reader, Started, first_start, serving
 from kvproof.engine.sglang.flags import OWN_KV_DTYPES, canonical_flag, is_read, known_flags
 from kvproof.engine.sglang.uncomputed import UNCOMPUTED
 from kvproof.engine.sglang.variables import UNFOLLOWED, options_of
@@ -17,6 +17,12 @@ from kvproof.errors import UsageError, unknown_name
 _MODULES = (
     "sglang.launch_server", "sglang.srt.entrypoints.http_server", "sglang_router.launch_server",
 )  # fmt: skip
+_WRAPPERS = (
+    "dynamo.sglang", "sglang.bench_one_batch", "sglang.bench_latency",
+    "sglang.bench_offline_throughput",
+)  # fmt: skip
+"""Modules that start the engine with the server's arguments and some of their own."""
+_CALLS = dict.fromkeys(("Engine", "Runtime", "ServerArgs"), Started(("model_path",)))
 _ROUTER = "router_"
 """The router's own options of sglang_router.launch_server, which starts dp_size servers."""
 _IMAGE = re.compile(r"(?:^|/)sglang(?::v?(\d+\.\d+[\w.]*)(?:-[\w.-]+)?|:[\w.-]+)?$")
@@ -31,7 +37,7 @@ _NOT_ENGINE = ("used", "gpu_memory", "free_memory", "max_total_kv_bytes", "mem_f
 
 
 def _start(words: Words) -> int | None:
-    return first_start(words, serving("sglang", _MODULES))
+    return first_start(words, serving("sglang", (*_MODULES, *_WRAPPERS)))
 
 
 def _option(word: str) -> Option:
@@ -113,4 +119,6 @@ READER = Reader(
         uncomputed=UNCOMPUTED,
     ),
     render=_render,
+    calls=_CALLS,
+    wrappers=_WRAPPERS,
 )

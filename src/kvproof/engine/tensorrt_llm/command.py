@@ -10,17 +10,19 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.arguments import Grammar, Option, number_or_text, one_value
-from kvproof.engine.command import Reader, first_start
+from kvproof.engine.command import Reader, Started, first_start
 from kvproof.engine.shell import Words
 from kvproof.engine.tensorrt_llm import canonical_flag, flag_names, is_read
 from kvproof.errors import UsageError, unknown_name
 
 _PLAIN = re.compile(r"[A-Za-z][\w.-]{0,80}$")
 _PROGRAMS = ("trtllm-serve", "trtllm-bench")
+_WRAPPERS = ("dynamo.trtllm",)
+"""Modules that start the engine with some of the server's arguments and their own."""
 _VERBS = ("serve", "throughput", "latency", "disaggregated", "mm_embedding_serve")
 _IMAGE = re.compile(r"(?:^|/)tensorrt-llm/release:v?(\d+\.\d+[\w.]*)")
 _MODEL_OPTIONS = ("model", "model_path", "revision")
-_CONFIG_OPTIONS = ("extra_llm_api_options", "config")
+_CONFIG_OPTIONS = ("extra_llm_api_options", "extra_engine_args", "config")
 _SWITCHES = ("trust_remote_code", "fail_fast_on_attention_window_too_large", "streaming",
              "enable_chunked_prefill", "enable_attention_dp", "multiple_profiles")  # fmt: skip
 # Options of trtllm-serve and trtllm-bench that change nothing that is computed here.
@@ -35,8 +37,9 @@ _IGNORED = (
 
 
 def _start(words: Words) -> int | None:
+    named = (*_PROGRAMS, *_WRAPPERS)
     return first_start(
-        words, lambda found, at: at + 1 if found[at].rsplit("/", 1)[-1] in _PROGRAMS else None
+        words, lambda found, at: at + 1 if found[at].rsplit("/", 1)[-1] in named else None
     )
 
 
@@ -152,4 +155,6 @@ READER = Reader(
         image=_IMAGE,
     ),
     render=_render,
+    calls={"LLM": Started()},
+    wrappers=_WRAPPERS,
 )

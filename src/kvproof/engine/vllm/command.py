@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvproof.engine.arguments import Grammar, Option, by_prefix, one_value, values_ahead
-from kvproof.engine.command import Reader, first_start, serving
+from kvproof.engine.command import Reader, Started, first_start, serving
 from kvproof.engine.shell import Words
 from kvproof.engine.vllm.came import refuse_later
 from kvproof.engine.vllm.flags import (
@@ -31,6 +31,17 @@ from kvproof.engine.vllm.variables import AS_FLAGS, UNFOLLOWED, environment_of, 
 from kvproof.errors import UsageError, unknown_name
 
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
+_WRAPPERS = ("dynamo.vllm",)
+"""Modules that serve with vLLM's arguments and some of their own (ai-dynamo/dynamo, args.py)."""
+_BENCHES = ("latency", "throughput", "startup")
+"""`vllm bench` subcommands that start the offline class (benchmarks/, 0.32)."""
+_CLASS = "LLM"
+_OFFLINE = "llm_class"
+_CALLS = {
+    _CLASS: Started(options=(f"--usage-context={_OFFLINE}",)),
+    "EngineArgs": Started(), "AsyncEngineArgs": Started(),
+}  # fmt: skip
+"""Classes that start the engine: the offline one with larger batches (get_batch_defaults)."""
 # LMCache's image of the same name carries LMCache's own version.
 _IMAGE = re.compile(
     r"(?:lmcache/vllm-openai(?::[\w.+-]*)?"
@@ -66,9 +77,27 @@ _NOT_ON_COMMAND_LINE = ("usage_context", "device", "model", "used")
 _SEE = "see vllm serve --help"
 
 
+_serving = serving("vllm", (*_MODULES, *_WRAPPERS))
+
+
 def _start(words: Words) -> int | None:
-    """Behind `vllm serve` or the module, else behind an image whose entry point is the server."""
-    return first_start(words, serving("vllm", _MODULES), _IMAGE)
+    """Behind `vllm serve`, the module or a benchmark, else behind an image that runs the server."""
+    return first_start(words, _begins, _IMAGE)
+
+
+def _begins(words: Sequence[str], at: int) -> int | None:
+    name = words[at].rsplit("/", 1)[-1]
+    bench = name == "vllm" and words[at + 1 : at + 2] == ("bench",)
+    if bench and words[at + 2 : at + 3] and words[at + 2] in _BENCHES:
+        return at + 3
+    return _serving(words, at)
+
+
+def _before(words: Words) -> list[str]:
+    """What the environment says as options, and that a benchmark is no server."""
+    pairs = zip(words.words, words.words[1:], strict=False)
+    benched = any(first == "bench" and second in _BENCHES for first, second in pairs)
+    return [*options_of(words), *([f"--usage-context={_OFFLINE}"] if benched else [])]
 
 
 def _option(word: str) -> Option:
@@ -163,7 +192,32 @@ def _offered(flags: Mapping[str, Any], version: str | None) -> Mapping[str, Any]
     return kept
 
 
+def _called(model: str, flags: Mapping[str, Any]) -> list[str]:
+    """The call of the offline class, which no command of the server realises."""
+    name, at, revision = model.rpartition("@")
+    given = {"model": name, "revision": revision} if at else {"model": model}
+    given |= {
+        name: value
+        for name, value in flags.items()
+        if name not in (*_NOT_ON_COMMAND_LINE, *AS_FLAGS) and value is not None
+    }
+    arguments = ", ".join(f"{name}={_literal(value)}" for name, value in given.items())
+    script = f"from vllm import {_CLASS}; {_CLASS}({arguments})"
+    return [*environment_of(flags), "python", "-c", script]
+
+
+def _literal(value: Any) -> str:
+    """A value as Python writes it, in double quotes: a shell puts single ones around."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_literal(k)}: {_literal(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return msgspec.json.encode(value).decode() if isinstance(value, str) else repr(value)
+
+
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
+    if flags.get("usage_context") == _OFFLINE:
+        return _called(model, flags)
     name, at, revision = model.rpartition("@")
     served = [name, "--revision", revision] if at else [model]
     words = [*environment_of(flags), "vllm", "serve", *served]
@@ -198,7 +252,7 @@ READER = Reader(
         model=_model,
         model_options=("model", "revision"),
         config_options=("config",),
-        before=options_of,
+        before=_before,
         image=_IMAGE,
         variables=UNFOLLOWED,
         uncomputed=UNCOMPUTED,
@@ -208,4 +262,6 @@ READER = Reader(
     entry=("vllm", "serve"),
     offered=_offered,
     later=refuse_later,
+    calls=_CALLS,
+    wrappers=(*_WRAPPERS, *_BENCHES),
 )

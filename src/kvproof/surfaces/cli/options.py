@@ -75,7 +75,8 @@ def deployment_options(command: F) -> F:
         click.option(
             "--manifest",
             metavar="FILE",
-            help="Kubernetes manifest, chart values or compose file that serves it.",
+            help="Kubernetes manifest, chart values, compose file, SkyPilot task, Ray Serve file "
+            "or script that serves it.",
         ),
     ):
         command = option(command)
