@@ -87,6 +87,45 @@ def test_a_stop_string_ends_the_answer_before_it(server, small):
     assert parts[-1]["finish_reason"] == "stop"
 
 
+def test_parameters_that_change_nothing_are_taken(server):
+    """As clients send them: their own defaults written out, or null."""
+    body = {"prompt": ["hello there"], "max_tokens": 5, "n": None, "best_of": 1, "echo": False,
+            "presence_penalty": 0.0, "frequency_penalty": 0, "logit_bias": None, "logprobs": None,
+            "top_k": -1, "response_format": {"type": "text"}, "stop": None}  # fmt: skip
+    plain = {"prompt": "hello there", "max_tokens": 5}
+    first, second = (json.loads(post(f"{server}/v1/completions", b)) for b in (body, plain))
+    assert first["choices"] == second["choices"]
+
+
+def test_load_tests_ignore_the_end(server, small, monkeypatch):
+    tokens = generate(small, Letters().encode("hello there"), 9).tokens
+    monkeypatch.setattr(Letters, "stop", tokens[3])
+    body = {"prompt": "hello there", "max_tokens": 9}
+    ends = [json.loads(post(f"{server}/v1/completions", body | more)) for more in
+            ({}, {"ignore_eos": True})]  # fmt: skip
+    first = tokens.index(tokens[3]) + 1
+    assert [e["usage"]["completion_tokens"] for e in ends] == [first, 9]
+    assert [e["choices"][0]["finish_reason"] for e in ends] == ["stop", "length"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_in_a_step_leaves_nobody_waiting(small, monkeypatch):
+    batcher = Batcher(small, pool_for(small, 128, sequences=2))
+    monkeypatch.setattr(batcher, "step", lambda: 1 / 0)
+    engine = Engine(batcher, Letters(), "small")
+    assert list(engine.submit([1, 2, 3], 5)) == []
+    engine.close()
+    with pytest.raises(UsageError, match="stopping"):
+        engine.submit([1, 2, 3], 5)
+
+
+def test_a_name_of_any_characters_is_a_label(small):
+    engine = Engine(Batcher(small, pool_for(small, 128)), Letters(), 'a "b" \\ c\nd')
+    engine.close()
+    text = engine.metrics.text()
+    assert 'model_name="a \\"b\\" \\\\ c\\nd",engine="0"' in text
+
+
 def test_a_seed_repeats_a_sampled_answer(server):
     body = {"prompt": "hello there", "max_tokens": 12, "temperature": 1.5, "top_p": 0.95}
 
@@ -148,6 +187,9 @@ def test_probe_compares_the_pool_with_the_plan(server, small):
         {"prompt": "x", "top_p": 2},
         {"prompt": "x", "stop": [1]},
         {"prompt": "x", "n": 2},
+        {"prompt": "x", "frequency_penalty": 0.5},
+        {"prompt": "x", "logit_bias": {"5": 100}},
+        {"prompt": "x", "response_format": {"type": "json_object"}},
         {"prompt": "x", "max_tokens": 0},
         {"prompt": "half a pair: \ud800"},
         {"prompt": ["x", "y"]},

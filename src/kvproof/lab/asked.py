@@ -12,6 +12,13 @@ from kvproof.errors import UsageError
 from kvproof.lab.sampling import Sampling
 
 _MOST_STOPS = 4  # OpenAI's own limit
+# What clients may send of parameters that this server does not follow: that they change nothing.
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "n": (1,), "best_of": (1,), "logprobs": (False, 0), "top_logprobs": (0,), "echo": (False,),
+    "suffix": ("",), "presence_penalty": (0,), "frequency_penalty": (0,),
+    "repetition_penalty": (1,), "logit_bias": ({},), "top_k": (0, -1), "min_p": (0,),
+    "tools": ([],), "functions": ([],), "response_format": ({"type": "text"},),
+}  # fmt: skip
 _DEFAULT_COUNT = 64
 _HALVES = re.compile("[\ud800-\udfff]")
 
@@ -24,6 +31,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     sampling: Sampling
     stops: tuple[str, ...]
+    ignore_end: bool
     stream: bool
     stream_usage: bool
     name: str
@@ -36,8 +44,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 def asked_of(body: dict[str, Any], tokenizer: Any, *, chat: bool) -> Asked:
     """The request in a body of JSON. UsageError for what is wrong or not offered."""
-    if body.get("n", 1) != 1 or body.get("logprobs") or body.get("tools"):
-        raise UsageError("this server gives one answer, without logprobs or tools")
+    for name, neutral in _NEUTRAL.items():
+        if body.get(name) is not None and body[name] not in neutral:
+            raise UsageError(f"this server does not follow {name}", hint="leave it out")
     options = body.get("stream_options")
     return Asked(
         chat=chat,
@@ -48,6 +57,7 @@ def asked_of(body: dict[str, Any], tokenizer: Any, *, chat: bool) -> Asked:
             seed=_seed(body),
         ),
         stops=_stops(body),
+        ignore_end=body.get("ignore_eos") is True,
         stream=body.get("stream") is True,
         stream_usage=isinstance(options, dict) and options.get("include_usage") is True,
         name=f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
@@ -57,6 +67,8 @@ def asked_of(body: dict[str, Any], tokenizer: Any, *, chat: bool) -> Asked:
 def _prompt(body: dict[str, Any], tokenizer: Any, *, chat: bool) -> list[int]:
     if not chat:
         text = body.get("prompt")
+        if isinstance(text, list) and len(text) == 1:
+            text = text[0]
         if not _is_text(text):
             raise UsageError("prompt is no text", hint="send one text a request")
         ids: list[int] = tokenizer.encode(text)

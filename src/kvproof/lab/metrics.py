@@ -17,6 +17,13 @@ _WHOLE = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 
           240.0, 480.0, 960.0, 1920.0, 7680.0)  # fmt: skip
 
 
+def _quoted(text: str) -> str:
+    """A label's value: a model's name may hold any character."""
+    for plain, told in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n")):
+        text = text.replace(plain, told)
+    return text
+
+
 class Histogram:
     """Counts of observed seconds by bucket, and their sum."""
 
@@ -45,7 +52,7 @@ class Metrics:
 
     def __init__(self, batcher: Batcher, model: str) -> None:
         self.batcher = batcher
-        self._labels = f'model_name="{model}",engine="0"'
+        self._labels = f'model_name="{_quoted(model)}",engine="0"'
         self.first = Histogram("time_to_first_token_seconds", _FIRST_TOKEN)
         self.between = Histogram("inter_token_latency_seconds", _BETWEEN_TOKENS)
         self.each = Histogram("request_time_per_output_token_seconds", _BETWEEN_TOKENS)

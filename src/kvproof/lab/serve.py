@@ -49,6 +49,7 @@ class Engine:
         self.batcher, self.tokenizer, self.name = batcher, tokenizer, name
         self.metrics = Metrics(batcher, name)
         self.root = root or name
+        self.since = int(time.time())
         self._condition = threading.Condition()
         self._streams: dict[Request, queue.SimpleQueue[int | None]] = {}
         self._closed = False
@@ -56,14 +57,23 @@ class Engine:
         self._thread.start()
 
     def submit(
-        self, prompt: list[int], max_tokens: int, sampling: Sampling | None = None
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        sampling: Sampling | None = None,
+        *,
+        ignore_end: bool = False,
     ) -> Generator[int, None, None]:
-        """Queue a request; its tokens as they are made. UsageError at once when it can't fit."""
+        """Queue a request; its tokens as they are made. UsageError at once when it can't fit.
+
+        `ignore_end`: the model's own end does not end it, as load tests want.
+        """
         tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        stop = None if ignore_end else self.tokenizer.stop
         with self._condition:
-            request = self.batcher.add(
-                prompt, max_tokens, stop=self.tokenizer.stop, sampling=sampling
-            )
+            if self._closed:
+                raise UsageError("the server is stopping")
+            request = self.batcher.add(prompt, max_tokens, stop=stop, sampling=sampling)
             self._streams[request] = tokens
             self._condition.notify()
         return self._read(request, tokens)
@@ -88,14 +98,21 @@ class Engine:
         self._thread.join()
 
     def _loop(self) -> None:
+        try:
+            self._work()
+        finally:  # a fault in a step is shown by the thread; nobody waits for what does not come
+            with self._condition:
+                self._closed = True
+                for stream in self._streams.values():
+                    stream.put(None)
+
+    def _work(self) -> None:
         sent: dict[Request, int] = {}
         while True:
             with self._condition:
                 while self.batcher.idle and not self._closed:
                     self._condition.wait()
                 if self._closed:
-                    for stream in self._streams.values():
-                        stream.put(None)
                     return
                 finished = self.batcher.step()
                 self._deliver([*self.batcher.running, *finished], sent)
@@ -164,15 +181,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Health, models and metrics."""
         engine = self.server.engine
-        if self.path == "/metrics":
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
             self._send(200, engine.metrics.text().encode(), "text/plain; version=0.0.4")
-        elif self.path == "/version":
+        elif path == "/version":
             self._json(200, {"version": __version__})
-        elif self.path == "/health":
+        elif path == "/health":
             self._send(200, b"", "text/plain")
-        elif self.path == "/v1/models":
-            entry = {"id": engine.name, "object": "model", "owned_by": "kvproof",
-                     "root": engine.root}  # fmt: skip
+        elif path == "/v1/models":
+            entry = {"id": engine.name, "object": "model", "created": engine.since,
+                     "owned_by": "kvproof", "root": engine.root}  # fmt: skip
             self._json(200, {"object": "list", "data": [entry]})
         else:
             self._error(404, f"no route {self.path[:80]}")
@@ -186,7 +204,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             asked = asked_of(self._body(), self.server.engine.tokenizer, chat=chat)
-            tokens = self.server.engine.submit(asked.prompt, asked.count, asked.sampling)
+            tokens = self.server.engine.submit(
+                asked.prompt, asked.count, asked.sampling, ignore_end=asked.ignore_end
+            )
         except KvproofError as error:
             self._error(400, str(error))
             return
