@@ -209,7 +209,7 @@ def memory_section(
         ),
         f"{len(left) - len(stated)} of the starts (log091, log097, log098) state no "
         "release; their own printed ledger settles it (no graphs charged, a peak of the sampler "
-        "of before 0.18), so for those the "
+        "of before 0.17), so for those the "
         "prediction uses more than GPU and flags. Taken as the newest release instead, they make "
         f"the median over all models {_summary(newest)[2]}, with one of them at "
         f"{percent(max(_share(row, e) for row, e, _ in newest if row.point.id in SETTLED))}.",

@@ -17,7 +17,6 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,24 +26,19 @@ from accuracy_text import gpu_of
 from vllm_logs import GIB, Point, read_points
 
 from kvproof.engine import vllm
-from kvproof.engine.vllm import profile
-from kvproof.engine.vllm.profile import (
-    communication_era,
-    framework_era,
-    fused_reduce,
+from kvproof.engine.vllm.graph_memory import (
     graph_count,
-    host_bytes,
-    known_sampler,
     many_pieces,
-    minor_of,
-    other_ways,
-    quantities,
     scan_bytes,
     state_graphs,
     workspace_bytes,
 )
+from kvproof.engine.vllm.outside import communication_era, framework_era, fused_reduce, minor_of
+from kvproof.engine.vllm.parts import using
+from kvproof.engine.vllm.profile import host_bytes, other_ways, quantities
 from kvproof.engine.vllm.rank_weights import rank_weights
 from kvproof.engine.vllm.runners import charges_graphs
+from kvproof.engine.vllm.sampler import known_sampler, sampler_era
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.errors import KvproofError
 from kvproof.model.types import Model
@@ -57,7 +51,7 @@ _NAMES = (
     "cuda_late",
 )  # fmt: skip
 _PRIOR = np.array([0.1, 1.0, 0.3, 0.3, 1.5, 0.3, 0.1, 0.2, 0.3, 0.2, 0.58, 0.29, 2.6, 2.2, 0.24])
-_SAMPLER_PRIOR = {"before_0.18": 38.6, "since_0.18": 16.0}
+_SAMPLER_PRIOR = {"before_0.17": 38.6, "since_0.17": 16.0}
 _TRUST = np.array([1e3, 5, 1e3, 5, 5, 5, 20, 60, 20, 20, 1e3, 1e3, 20, 5, 1e3])
 """How firmly each constant is held at its physical guess; the framework's is measured, and so are
 V0's communicators (log203: 2.10 GiB outside torch with 8 ranks, 0.35 of them the framework's),
@@ -281,7 +275,7 @@ def counts_for(row: Row) -> bool:
 
 
 def era_of(row: Row) -> str:
-    return "since_0.18" if row.settings.rules.version >= (0, 18, 0) else "before_0.18"
+    return sampler_era(row.settings)
 
 
 def activation(row: Row, sampler: dict[str, float]) -> float:
@@ -349,7 +343,7 @@ Found = tuple[Row, float, float]
 
 def predict(rows: list[Row], table: dict[str, Any]) -> list[Guess]:
     """The budget of every row under `table`."""
-    with _constants(table):
+    with using(table):
         return [_guess(row) for row in rows]
 
 
@@ -362,20 +356,9 @@ def _guess(row: Row) -> Guess:
     return Guess(row, error, doubt / GIB, (less if error < 0 else more) / GIB)
 
 
-@contextmanager
-def _constants(table: dict[str, Any]) -> Iterator[None]:
-    profile.constants.cache_clear()
-    original = profile.constants
-    profile.constants = vllm.budget.__globals__["constants"] = lambda: table
-    try:
-        yield
-    finally:
-        profile.constants = vllm.budget.__globals__["constants"] = original
-
-
 def estimates(rows: list[Row], table: dict[str, Any]) -> dict[int, list[Term]]:
     """The estimated terms of each row, by the row's id."""
-    with _constants(table):
+    with using(table):
         budgets = {id(row): vllm.budget(row.point.model(), row.point.deployment()) for row in rows}
     return {key: [term for term in found.terms if not term.exact] for key, found in budgets.items()}
 

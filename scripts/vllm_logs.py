@@ -81,7 +81,7 @@ _COMMAND_SWITCHES = ("enable_expert_parallel", "language_model_only", "async_sch
 
 # Releases that a log does not name but its own arithmetic settles: requested - weights - peak
 # - non-torch is the printed memory to 0.02 GiB, so graphs were not charged (before 0.21), and the
-# peak is that of the sampler that sorted for top-p (before 0.18).
+# peak is that of the sampler that sorted for top-p (before 0.17).
 #
 # 0.6.5 to 0.6.6 print weights, memory outside torch and the peak apart, 0.6.4 all in one line.
 SETTLED = {

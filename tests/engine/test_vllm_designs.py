@@ -285,3 +285,14 @@ def test_v0_gives_cross_attention_layers_blocks_like_others() -> None:
     )  # fmt: skip
     assert found.num_blocks == pytest.approx(6001, abs=3)
     assert len(found.groups) == 1
+
+
+def test_prefixes_of_states_other_than_mambas_were_not_cached() -> None:
+    """A public start of 0.13.0 (Qwen3-Next in 4 bits, 2 x L40S) that asked for prefix caching."""
+    found = capacity_of(
+        "Qwen/Qwen3-Next-80B-A3B-Thinking", "0.13.0", "L40S", round(17.58 * GIB),
+        tensor_parallel_size=2, max_model_len=32768, kv_cache_dtype="fp8",
+        enable_prefix_caching=True, max_num_batched_tokens=8192, max_num_seqs=8,
+    )  # fmt: skip
+    assert found.block_size == 1072
+    assert found.max_concurrency == pytest.approx(84.29, rel=0.001)

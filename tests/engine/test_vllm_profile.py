@@ -10,8 +10,8 @@ import kvproof
 from kvproof.engine.vllm.adapters import draft_bytes
 from kvproof.engine.vllm.images import held_bytes, image_bytes
 from kvproof.engine.vllm.peaks import layer_bytes
-from kvproof.engine.vllm.profile import sampler_bytes
 from kvproof.engine.vllm.runners import second_runner
+from kvproof.engine.vllm.sampler import sampler_bytes
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.model.types import Model
 
@@ -30,6 +30,9 @@ def settled(
         ("Qwen/Qwen3.5-27B", "0.28", {}, False),
         ("Qwen/Qwen3.5-27B", "0.29", {}, True),
         ("Qwen/Qwen3-0.6B", "0.21", {}, False),
+        ("Qwen/Qwen3-8B-FP8", "0.23", {}, False),
+        ("Qwen/Qwen3-0.6B", "0.23", {"quantization": "fp8"}, False),
+        ("Qwen/Qwen3-8B-FP8", "0.24", {}, True),
         ("Qwen/Qwen3-0.6B", "0.28", {"use_v2_model_runner": False}, False),
         ("Qwen/Qwen3.5-27B", "0.24", {"use_v2_model_runner": True}, True),
         ("Qwen/Qwen3-0.6B", "0.7.3", {"use_v2_model_runner": True}, False),
@@ -43,6 +46,12 @@ def settled(
 )
 def test_which_runner_starts(name: str, release: str, flags: dict[str, Any], second: bool) -> None:
     assert second_runner(*settled(name, release, **flags)) is second
+
+
+def test_a_kernel_cuts_to_top_p_without_a_sort() -> None:
+    """v1/sample/ops/topk_topp_triton.py came with 0.17.0."""
+    sorted_, cut = (sampler_bytes(*settled("Qwen/Qwen3-8B", r)) for r in ("0.16.0", "0.17.0"))
+    assert sorted_ > 2 * cut
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 import kvproof
 from kvproof.engine.base import Budget
 from kvproof.engine.vllm.expert_kernels import kernel_of, passing_bytes
+from kvproof.engine.vllm.graph_memory import graph_part
 from kvproof.engine.vllm.images import held_bytes
 from kvproof.engine.vllm.peaks import layer_bytes
-from kvproof.engine.vllm.profile import graph_part
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.units import GIB
 

@@ -11,16 +11,11 @@ import math
 
 from kvproof.engine.base import Budget, Deployment
 from kvproof.engine.vllm.adapters import draft_bytes
+from kvproof.engine.vllm.graph_memory import graph_part
 from kvproof.engine.vllm.lora import lora_bytes
-from kvproof.engine.vllm.profile import (
-    Part,
-    constants,
-    early,
-    graph_part,
-    minor_of,
-    other_ways,
-    run_parts,
-)
+from kvproof.engine.vllm.outside import charges_context, minor_of
+from kvproof.engine.vllm.parts import Part, constants
+from kvproof.engine.vllm.profile import other_ways, run_parts
 from kvproof.engine.vllm.rank_weights import RankWeights, rank_weights
 from kvproof.engine.vllm.runners import charges_graphs
 from kvproof.engine.vllm.settings import Settings, settle
@@ -143,7 +138,8 @@ def _outside(
     version = ".".join(str(part) for part in settings.rules.version)
     rest = max(0, memory - requested - others)
     less = f" - {others:,} of other processes" if others else ""
-    context = min(_CONTEXT, rest) if settings.platform == "cuda" and not early(settings) else 0
+    apart = settings.platform == "cuda" and not charges_context(settings)
+    context = min(_CONTEXT, rest) if apart else 0
     own = f" - {context:,} of the context" if context else ""
     unused = Term(
         name="left unused",

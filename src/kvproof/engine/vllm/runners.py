@@ -60,6 +60,9 @@ _BY_RELEASE: tuple[tuple[tuple[int, int, int], frozenset[str]], ...] = (
         ),
     ),
 )  # fmt: skip
+_QUANTIZED_TOO = (0, 24, 0)
+"""Since when it runs quantized models too (is_quantized is asked in 0.22.0, not in 0.24.0; public
+starts of 0.23.0 have a sampler and an estimate of graphs of the first)."""
 _DENSE_TOO = (0, 25, 0)
 _ESTIMATES = (0, 29, 0)
 _EXISTS = (0, 12, 0)
@@ -100,6 +103,8 @@ def second_runner(model: Model, settings: Settings) -> bool:
         return asked
     if version >= _EVERY:
         return _takes(model, settings)
+    if version < _QUANTIZED_TOO and _is_quantized(model, settings):
+        return False
     named: frozenset[str] = frozenset()
     for since, names in _BY_RELEASE:
         named = names if since <= version else named
@@ -108,6 +113,11 @@ def second_runner(model: Model, settings: Settings) -> bool:
     if model.architecture in named:
         return settings.platform != "rocm" or model.architecture != _NOT_ON_ROCM
     return version >= _DENSE_TOO and not model.experts and not has_states(model)
+
+
+def _is_quantized(model: Model, settings: Settings) -> bool:
+    """Whether weights have fewer bits, as stored or when loaded (config/model.py, is_quantized)."""
+    return model.quantization is not None or bool(settings.flags.get("quantization"))
 
 
 def _takes(model: Model, settings: Settings) -> bool:

@@ -357,7 +357,18 @@ def _prefix_caching(model: Model, flags: Mapping[str, Any], rules: Rules) -> boo
     hybrid = has_states(model)
     default = rules.v1 and ((rules.hybrid_prefix_caching and is_hybrid(model)) or not hybrid)
     asked: bool = flags.get("enable_prefix_caching", default)
-    return asked and (rules.mamba_prefix_caching or not hybrid)
+    return asked and (not hybrid or _caches_states(model, rules))
+
+
+def _caches_states(model: Model, rules: Rules) -> bool:
+    """Whether states can be kept for prefixes; until 0.16 of Mamba's scan alone, else it is off.
+
+    Source: 0.11.1 to 0.14.0, model_executor/models/config.py (MambaModelConfig) and the classes
+    with SupportsMambaPrefixCaching.
+    """
+    if not rules.mamba_prefix_caching or "align" in rules.state_modes:
+        return rules.mamba_prefix_caching
+    return any(isinstance(s, RecurrentSlot) and "mamba" in s.mixer for s in model.slots)
 
 
 def _state_mode(model: Model, flags: Mapping[str, Any], rules: Rules, *, prefix: bool) -> str:
