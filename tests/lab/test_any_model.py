@@ -29,7 +29,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 MODELS = {
     "llama": {},
     "mistral": {"sliding_window": 9},
-    "gemma3_text": {"head_dim": 32, "sliding_window": 9,
+    "gemma3_text": {"head_dim": 32, "sliding_window": 9, "tie_word_embeddings": False,
                     "layer_types": ["sliding_attention", "full_attention"] * 2},
     "llama4_text": {"head_dim": 16, "attention_chunk_size": 9, "intermediate_size_mlp": 96,
                     "num_local_experts": 2, "num_experts_per_tok": 1,
@@ -56,7 +56,10 @@ TOKENS = 32
 
 
 def model_of(name):
-    """A tiny model with weights large enough that its greedy tokens vary."""
+    """A tiny model with weights large enough that its greedy tokens vary.
+
+    Tied and scaled, Gemma's embeddings would make it repeat the last token for ever.
+    """
     torch.manual_seed(0)
     heads = {} if name in ("mamba", "mamba2") else HEADS
     config = transformers.AutoConfig.for_model(name, **{**BASE, **heads, **MODELS[name]})
@@ -82,7 +85,7 @@ def test_same_tokens_and_the_plans_bytes(name):
     model = model_of(name)
     want, cache = tokens_of(model), PagedCache(model.config, tokens=TOKENS)
     assert tokens_of(model, cache=cache) == want
-    assert len(set(want[0])) > 8, "the tokens collapsed and prove little"
+    assert len(set(want[0][-16:])) > 5, "the tokens collapsed and prove little"
     cache.pool.check_integrity()
     types = cache_types()
     slots = load_model(json.loads(model.config.to_json_string())).slots

@@ -32,6 +32,7 @@ from kvproof.lab.batching import Batcher, Request
 from kvproof.lab.elements import cache_types
 from kvproof.lab.generation import generate
 from kvproof.lab.metrics import Metrics
+from kvproof.lab.models.folder import FolderTokenizer
 from kvproof.lab.models.sources import load, weights_file
 from kvproof.lab.models.tokenizer import Tokenizer
 from kvproof.lab.pool.pool import PagedPool
@@ -323,9 +324,10 @@ def make_server(
     model: str | None = None,
     max_batched_tokens: int = 512,
 ) -> Server:
-    """A server of a GGUF file or `gemma-3-270m` (default SmolLM2-135M), for `serve_forever`.
+    """A server of a GGUF file, a folder or `gemma-3-270m` (default SmolLM2-135M).
 
-    Kernels are compiled before it is returned. UsageError when the port can't be had.
+    Kernels are compiled before it is returned, for `serve_forever`. UsageError when the port can't
+    be had.
     """
     _check_free(port)
     path = weights_file(model)
@@ -333,7 +335,8 @@ def make_server(
     pool = PagedPool(runner.body.slots, cache_types(kv_dtype), blocks=blocks, block_size=block_size)
     generate(runner, [1, 2], 2, types=pool.types, block_size=block_size)  # compiles the kernels
     batcher = Batcher(runner, pool, max_batched_tokens=max_batched_tokens)
-    engine = Engine(batcher, Tokenizer(path), runner.body.name, str(path.resolve()))
+    tokenizer = FolderTokenizer(path) if path.is_dir() else Tokenizer(path)
+    engine = Engine(batcher, tokenizer, runner.body.name, str(path.resolve()))
     return Server(engine, port)
 
 

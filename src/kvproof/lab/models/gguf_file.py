@@ -29,7 +29,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise UsageError(f"no file {path}", hint="give a .gguf file")
+            raise UsageError(f"no file {path}", hint="give a .gguf file, or a folder")
         header = read_file(path)
         if header.big_endian or "split.count" in header.metadata:
             raise InputError(f"{path.name}: the lab runs little-endian GGUF files in one piece")

@@ -1,4 +1,4 @@
-"""Where weights come from: a GGUF file, or random numbers for a body of given shape."""
+"""Where weights come from: a GGUF file, a folder, or random numbers for a body of given shape."""
 
 from __future__ import annotations
 
@@ -45,18 +45,24 @@ def default_weights() -> Path:
 
 
 def weights_file(name: str | Path | None = None) -> Path:
-    """The GGUF file of a path, of the name `gemma-3-270m`, or of the default model."""
+    """A path as it is, the GGUF file of the name `gemma-3-270m`, or that of the default model."""
     if name is None:
         return default_weights()
     return gemma() if str(name) == GEMMA else Path(name)
 
 
 def load(name: str | Path | None = None, dtype: torch.dtype = torch.float32) -> Runner:
-    """A GGUF file of a Llama or a Gemma 3 with its weights dequantised to `dtype`.
+    """A GGUF file of a Llama or a Gemma 3 with its weights dequantised to `dtype`, or a folder.
 
-    `name` is a path or `gemma-3-270m`. Raises InputError for a file of another architecture.
+    `name` is a path or `gemma-3-270m`; a folder holds a causal model as transformers saves it
+    (`models/folder.py`). Raises InputError for a file of another architecture.
     """
-    file = GgufFile(weights_file(name))
+    path = weights_file(name)
+    if path.is_dir():
+        from kvproof.lab.models.folder import load_folder
+
+        return load_folder(path, dtype)
+    file = GgufFile(path)
     body = _body(file)
     weights = {}
     for tensor in file.tensors.values():
@@ -67,7 +73,11 @@ def load(name: str | Path | None = None, dtype: torch.dtype = torch.float32) -> 
 
 
 def read_body(path: Path) -> Body:
-    """The body that a GGUF file describes, without its weights. InputError as for `load`."""
+    """The body that a GGUF file or a folder describes, without its weights. Errors as `load`."""
+    if path.is_dir():
+        from kvproof.lab.models.folder import body_of
+
+        return body_of(path)
     return _body(GgufFile(path))
 
 

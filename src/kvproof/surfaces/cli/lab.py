@@ -9,6 +9,7 @@ import click
 
 from kvproof.lab.experiments import EXPERIMENTS
 
+_MODELS = "a .gguf file (Llama, Gemma 3), a folder as transformers saves it, or gemma-3-270m"
 _NAMES = {name.replace("_", "-"): text for name, (_, text) in EXPERIMENTS.items()}
 
 
@@ -95,7 +96,7 @@ def _by_head(_context: object, _option: object, value: str | None) -> bool | Non
 # What an experiment lets the user change beside the options that all have.
 _OWN: dict[str, tuple[Callable[..., Any], ...]] = {
     "bytes": (
-        click.option("--model", help="One more: a Llama or Gemma 3 .gguf file, or gemma-3-270m."),
+        click.option("--model", help=f"One more: {_MODELS}."),
     ),
     "evict": (
         click.option("--tokens", type=click.IntRange(32, 4096),
@@ -131,7 +132,7 @@ for _name, _help in _NAMES.items():
 )
 @click.option("--block-size", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--kv-dtype", default="f32", show_default=True, help="f32, bf16, fp8, int8 or int4.")
-@click.option("--model", help="A Llama or Gemma 3 .gguf file, or gemma-3-270m [SmolLM2-135M].")
+@click.option("--model", help=f"{_MODELS} [SmolLM2-135M].")
 @click.option(
     "--max-batched-tokens",
     type=click.IntRange(1),
