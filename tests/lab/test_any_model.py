@@ -14,6 +14,7 @@ from kvproof.errors import UsageError  # noqa: E402
 from kvproof.lab.elements import cache_types  # noqa: E402
 from kvproof.lab.paged_cache import PagedCache  # noqa: E402
 from kvproof.lab.paged_layers import PagedLayer  # noqa: E402
+from kvproof.lab.pool.blocks import PoolFullError  # noqa: E402
 from kvproof.lab.pool.slots import is_state  # noqa: E402
 
 pytestmark = [
@@ -172,6 +173,30 @@ def test_padding_is_not_read_in_place():
     cache = PagedCache(model.config, tokens=TOKENS)
     want = model.generate(ids, **rest)
     assert torch.equal(model.generate(ids, past_key_values=cache, **rest), want)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text", "deepseek_v3"])
+def test_rejected_guesses_are_taken_back(name):
+    """Of windows too, whose blocks go only with the next pass."""
+    model = model_of(name)
+    ids = torch.randint(5, 131, (1, 13), generator=torch.Generator().manual_seed(1))
+    ids = torch.cat((ids, ids, ids[:, :5]), 1)
+    rest = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 24, "do_sample": False,
+            "eos_token_id": None, "pad_token_id": 0}  # fmt: skip
+    cache, cropped = PagedCache(model.config, tokens=64), []
+    crop = cache.crop
+    cache.crop = lambda count: (cropped.append(-count), crop(count))[1]
+    guessed = model.generate(ids, past_key_values=cache, prompt_lookup_num_tokens=3, **rest)
+    assert torch.equal(guessed, model.generate(ids, **rest))
+    assert sum(cropped) > 0
+    cache.pool.check_integrity()
+
+
+def test_a_full_cache_is_one_clear_error():
+    model = model_of("llama")
+    with pytest.raises(PoolFullError, match="of 32 tokens a row has no room") as caught:
+        tokens_of(model, cache=PagedCache(model.config, tokens=32), count=30)
+    assert "tokens=" in caught.value.hint
 
 
 def test_kinds_that_it_does_not_run_are_one_clear_error():

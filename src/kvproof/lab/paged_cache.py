@@ -44,6 +44,7 @@ from kvproof.lab import stored
 from kvproof.lab.attention.view import View
 from kvproof.lab.elements import cache_types
 from kvproof.lab.paged_layers import HybridLayer, PagedLayer, StateLayer
+from kvproof.lab.pool.blocks import PoolFullError
 from kvproof.lab.pool.pool import PagedPool
 from kvproof.lab.pool.slots import is_state
 from kvproof.lab.pool.swap import HostCopy, swap_in, swap_out
@@ -131,11 +132,20 @@ class PagedCache(Cache):  # type: ignore[misc]
         return self.pool
 
     def begin(self, keys: torch.Tensor) -> None:
-        """Reserve entries for a forward pass of `keys` [batch, heads, new, dim]."""
+        """Reserve entries for a forward pass of `keys` [batch, heads, new, dim].
+
+        PoolFullError when a row would grow beyond the pool.
+        """
         batch, _, count, _ = keys.shape
         pool = self.open(batch, keys.dtype)
         for sequence in self.sequences:
             pool.settle(sequence)
+            if not pool.can_append(sequence, count):
+                raise PoolFullError(
+                    f"a cache of {self.tokens} tokens a row has no room for position "
+                    f"{self.length + count - 1}",
+                    hint="give PagedCache tokens= for the longest sequence",
+                )
             pool.append(sequence, count)
         self.length += count
         self.view = View(pool, self.sequences, [count] * batch)

@@ -32,7 +32,8 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.latent = slot if isinstance(slot, LatentSlot) else None
         self.window: int | None = getattr(slot, "window", None)
         self.is_sliding = self.window is not None
-        self.is_croppable = not self.is_sliding
+        # blocks that slid out are released by the next pass: the last one can be taken back whole
+        self.is_croppable = True
         if self.window is not None:
             self.sliding_window = self.window
 
