@@ -229,3 +229,20 @@ def test_mimo_flash_counted_its_sliding_layers_twice() -> None:
     tokens = kvproof.capacity(model, early, kv_bytes=kvproof.budget(model, early).kv_bytes).tokens
     assert tokens == pytest.approx(int(found * 48 / (0.8 * 39 + 9)), abs=256)
     assert kvproof.budget(model, early).kv_bytes < 0.6 * room
+
+
+def test_amd_keeps_tables_of_the_order_of_packed_experts_inputs() -> None:
+    """Kimi-K2.5 over eight MI355X: 73.58 GiB printed."""
+    model = kvproof.load_model("moonshotai/Kimi-K2.5")
+    amd, other = (
+        terms(model, "sglang@0.5.9", f"8x{gpu}", tp_size=8)["weights"]
+        for gpu in ("MI355X-288GB", "B300-288GB")
+    )
+    assert amd.value - other.value == 60 * 384 * (7168 + 2048 // 8) * 8
+    assert amd.low < 73.58 * GIB < amd.high
+
+
+def test_amd_keeps_no_tables_of_what_is_not_packed(qwen: Model) -> None:
+    amd, other = (terms(qwen, "sglang@0.5.9", gpu)["weights"].value
+                  for gpu in ("MI355X-288GB", "B300-288GB"))  # fmt: skip
+    assert amd == other

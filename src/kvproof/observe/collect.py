@@ -200,7 +200,7 @@ class Collector:
     def _command(self, place: Spoken, text: str) -> bool:
         """Flags of a printed command line, where the engine does not print its own."""
         words = text[text.lower().index(place.literal) + len(place.literal) :]
-        model, flags = spoken_flags(place.engine, words)
+        model, flags = spoken_flags(place.engine, words, place.program)
         if model and (flags or "/" in model):  # else words about a server, not its command
             self._now.facts.setdefault((place.engine, "model"), model)
         if not flags:

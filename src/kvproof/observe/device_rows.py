@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -16,6 +16,8 @@ from kvproof.engine.llamacpp.graph.schedule import Where
 from kvproof.engine.llamacpp.overrides import HOST
 from kvproof.engine.llamacpp.split import where_of
 from kvproof.engine.ollama.flags import as_llamacpp
+from kvproof.model.gguf_mixes import file_type, mix_of
+from kvproof.model.gguf_named import typed
 from kvproof.model.types import Model
 from kvproof.observe.compare import Comparison, compared
 from kvproof.observe.devices import HOSTS, NUMBER, gpus_in_use
@@ -23,8 +25,8 @@ from kvproof.observe.figures import Figure, Log
 
 # What logs printed over their graphs: 1.00, and to 1.09 on Vulkan.
 _LOW, _HIGH = 0.99, 1.10
-# Weights of four bits and of q6_K (outputs of most files) where the config says sixteen.
-_LEAST_WEIGHTS, _USUAL_WEIGHTS = 0.28, 210 / 512
+# Shares of sixteen bits: q6_K (outputs of most files), and what other types take at least or most.
+_USUAL, _TWO_BITS, _FOUR_BITS, _EIGHT_BITS = 210 / 512, 0.13, 0.28, 34 / 64
 _BATCHES = (512, 1024, 2048, 4096, 256, 128)
 _ROUNDED = 0.0005
 _CAUSE = "compute buffers differ by backend and build"
@@ -47,13 +49,42 @@ def device_rows(log: Log, model: Model, deployment: Deployment) -> list[Comparis
     if deployment.engine.name == "ollama":
         deployment = as_llamacpp(deployment, model)
     flags = flags_of(deployment)
-    where = _where(log, model, flags, gpus)
-    best = _nearest((_answer(model, context, where)
-                     for context in _contexts(log, model, flags)), figures)  # fmt: skip
+    file = _as_file(log, model)
+    places = _Places.of(model, file, lambda it: _where(log, it, flags, gpus))
+    best = _nearest((_answer(file, context, places)
+                     for context in _contexts(log, file, flags)), figures)  # fmt: skip
     if best is None:
         return None
     return [_row(figure, device, best, gpus) for device, figure in figures.items()
             if device in best.sizes]  # fmt: skip
+
+
+def _as_file(log: Log, model: Model) -> Model:
+    """The model with the types of the file that the log names, where only a config is known."""
+    kind = file_type(log.model) if log.model and model.source.origin != "gguf" else None
+    return model if kind is None else typed(model, kind)
+
+
+class _Places(msgspec.Struct, frozen=True):
+    """Where the parts are, with weights as the file is taken to hold them, and at their bounds."""
+
+    usual: Where
+    least: Where
+    most: Where
+
+    @classmethod
+    def of(cls, model: Model, file: Model, where: Callable[[Model], Where]) -> _Places:
+        """A file's own, or one type for all that its name says; of a mix, or nothing, bounds."""
+        usual = where(file)
+        kind = file.quantization.method if file.quantization and file is not model else None
+        alike = kind is not None and not mix_of(kind).rules
+        if not usual.weights or alike or (kind is None and model.quantization is not None):
+            return cls(usual, usual, usual)
+        plain = where(typed(model, "F16"))
+        if kind is None:
+            return cls(_weighing(plain, _USUAL), _weighing(plain, _FOUR_BITS), plain)
+        low = _TWO_BITS if any(digit in kind[:3] for digit in "123") else _FOUR_BITS
+        return cls(usual, _weighing(plain, low), _weighing(plain, _EIGHT_BITS))
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,11 +123,13 @@ def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
     moved = log.get("offloaded_layers")
     if moved is not None:
         flags = msgspec.structs.replace(flags, n_gpu_layers=int(moved.value))
-    place = placement(model, flags, len(gpus))
-    layers, output = place.layers, place.output
     held = {f.device: max(f.value, 0) for f in log.all("kv_buffer") if f.device}
     whole = sum(held.values())
-    if whole:
+    if whole and moved is not None and moved.value > 1 and all(map(HOSTS.search, held)):
+        flags = msgspec.structs.replace(flags, kv_offload=False)  # --no-kv-offload
+    place = placement(model, flags, len(gpus))
+    layers, output = place.layers, place.output
+    if whole and not place.kv_on_host:
         edges, seen = [0], 0.0
         for names in ([n for n in held if HOSTS.search(n)], *([name] for name in gpus)):
             seen += sum(held.get(name, 0.0) for name in names)
@@ -112,8 +145,9 @@ def _where(log: Log, model: Model, flags: Flags, gpus: list[str]) -> Where:
             output = HOST
     where = where_of(model, flags, msgspec.structs.replace(place, layers=layers, output=output))
     copies = log.get("sched_copies")
-    if copies is not None:
-        where = msgspec.structs.replace(where, pipelined=copies.value > 1)
+    if copies is not None or log.get("graph_nodes") is not None:  # which says so where they are
+        copied = copies is not None and copies.value > 1
+        where = msgspec.structs.replace(where, pipelined=copied)
     return where
 
 
@@ -128,14 +162,12 @@ def _contexts(log: Log, model: Model, flags: Flags) -> Iterator[Context]:
         yield context_of(model, msgspec.structs.replace(one, n_outputs_max=0))
 
 
-def _answer(model: Model, context: Context, where: Where) -> _Answer | None:
-    sizes = split_bytes(model, context, where)
+def _answer(model: Model, context: Context, places: _Places) -> _Answer | None:
+    sizes = split_bytes(model, context, places.usual)
     if sizes is None:
         return None
-    least = most = sizes
-    if where.weights and model.quantization is None:  # a config says nothing of its GGUF file
-        sizes = split_bytes(model, context, _weighing(where, _USUAL_WEIGHTS)) or sizes
-        least = split_bytes(model, context, _weighing(where, _LEAST_WEIGHTS)) or sizes
+    least = split_bytes(model, context, places.least) or sizes
+    most = split_bytes(model, context, places.most) or sizes
     return _Answer(sizes=dict(sizes), least=dict(least), most=dict(most), batch=context.ubatch)
 
 

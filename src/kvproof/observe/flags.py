@@ -73,14 +73,20 @@ def read_flags(text: str) -> dict[str, Any]:
 _LEFT = ("mmproj", "mmproj_url", "lora", "lora_scaled", "spec_draft_model", "spec_draft_hf", "rpc")
 
 
-def spoken_flags(engine: str, words: str) -> tuple[str | None, dict[str, Any]]:
-    """Model and flags of the rest of a command line; nothing where it can't be read."""
-    from kvproof.engine.command import read_flags
+def spoken_flags(engine: str, words: str, program: str = "") -> tuple[str | None, dict[str, Any]]:
+    """Model and flags of the rest of a command line; nothing where it can't be read.
+
+    `program` stands before `words` where it takes more than the engine's options.
+    """
+    from kvproof.engine.command import read_command, read_flags
     from kvproof.engine.shell import simple_commands
 
     try:
-        commands = simple_commands(words)
-        read = read_flags(engine, commands[0].words if commands else ())
+        if program:
+            read = read_command(f"{program} {words}")
+        else:
+            commands = simple_commands(words)
+            read = read_flags(engine, commands[0].words if commands else ())
     except KvproofError:
         return None, {}
     flags = read.deployment.flags

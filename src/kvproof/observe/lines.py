@@ -36,7 +36,8 @@ _PACKED = (
 )
 # Programs whose printed command lines are read (`watch`).
 _STARTED = re.compile(
-    rb"\b(?:vllm serve|sglang\.launch_server|sglang serve|trtllm-serve|llama-server)\b"
+    rb"\b(?:vllm serve|sglang\.(?:launch_server|bench_\w{1,40})|sglang serve|trtllm-serve"
+    rb"|llama-(?:server|cli|completion))\b"
 )
 # Where runtimes put the text: Docker, Kubernetes collectors, journald, cloud loggers.
 _TEXT_KEYS = ("log", "message", "MESSAGE", "msg", "textPayload", "line", "text", "body", "event")

@@ -63,10 +63,14 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Spoken(msgspec.Struct, frozen=True):
-    """A command line that a script or a container printed before the engine's own output."""
+    """A command line that a script or a container printed before the engine's own output.
+
+    `program`: what has options or defaults of its own beside the engine's, as it is started.
+    """
 
     engine: str
     literal: str
+    program: str = ""
 
 
 class Runner(msgspec.Struct, frozen=True):
@@ -96,6 +100,13 @@ _COMMANDS = (
     ("trtllm-serve ", "tensorrt_llm"), ("llama-server ", "llamacpp"),
     ("llama-server.exe ", "llamacpp"),
 )  # fmt: skip
+_BESIDE = (
+    ("llama-cli ", "llamacpp", "llama-cli"), ("llama-cli.exe ", "llamacpp", "llama-cli"),
+    ("llama-completion ", "llamacpp", "llama-completion"),
+    *((f"sglang.bench_{name} ", "sglang", f"python -m sglang.bench_{name}")
+      for name in ("one_batch", "offline_throughput", "latency")),
+)  # fmt: skip
+"""Commands of programs that start the engine with more than its own options."""
 # Ollama's llm/server.go: a C++ server before 0.4, its own runner since.
 _RUNNERS = ('msg="starting llama server" cmd=', 'msg="starting ollama runner" cmd=',
             'msg="starting runner" cmd=')  # fmt: skip
@@ -129,6 +140,8 @@ def _things() -> Iterable[tuple[str, Thing]]:
                                  _ADDED.get(engine, ()))  # fmt: skip
     for literal, engine in _COMMANDS:
         yield literal, Spoken(engine, literal)
+    for literal, engine, program in _BESIDE:
+        yield literal, Spoken(engine, literal, program)
     for literal in _RUNNERS:
         yield literal, Runner(literal)
     for literal in _PROBLEMS:

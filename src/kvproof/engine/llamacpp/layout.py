@@ -92,10 +92,14 @@ def stored_columns(model: Model) -> Callable[[ConvSlot], int]:
     return columns
 
 
+def reads_windows(context: Context) -> bool:
+    """Whether llama.cpp follows the architecture's windows, and so masks those layers apart."""
+    return context.arch is None or context.arch in WINDOWED or context.arch == "deepseek4"
+
+
 def applies_windows(context: Context) -> bool:
     """Whether sliding layers get a cache of their own: by the build and the architecture."""
-    own = context.arch is None or context.arch in WINDOWED or context.arch == "deepseek4"
-    return context.build.sliding_cache and own
+    return context.build.sliding_cache and reads_windows(context)
 
 
 def sliding_cells(context: Context, window: int, *, unified: bool) -> int:

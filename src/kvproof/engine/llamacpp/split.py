@@ -32,6 +32,7 @@ def where_of(model: Model, flags: Flags, place: Placement) -> Where:
         weights=_weights(model, layers) if away else (),
         offloads=flags.op_offload,
         pipelined=_pipelined(flags, place),
+        kv_on_host=place.kv_on_host,
     )
 
 

@@ -15,6 +15,7 @@ from kvproof.engine.base import Budget, Deployment
 from kvproof.engine.rank_weights import rank_weight_bytes
 from kvproof.engine.sglang.drafts import draft_weight_bytes
 from kvproof.engine.sglang.flags import Flags
+from kvproof.engine.sglang.order_tables import order_tables
 from kvproof.engine.sglang.pools import Pools
 from kvproof.engine.sglang.share import static_share
 from kvproof.engine.sglang.states import States, state_pool
@@ -35,6 +36,8 @@ _CONTEXT_LOW, _CONTEXT_HIGH = 0.5, 2.5
 # Workspaces that stay allocated with the weights (attention backend, quantized kernels), and what
 # tensors that a class leaves out take off (Qwen3.5-4B: 0.7 %).
 _WEIGHT_SLACK = 0.015
+_LIBRARIES = int(0.15 * GIB)
+"""What loading makes beside the weights of any model (LFM2-700M: 1.52 GiB printed for 1.38)."""
 _WEIGHT_LESS = 0.01
 _HOST_GROWS = (-0.5, 0.4, 1.2)
 """GiB that the process itself grows by while it loads: where the GPU shares the CPU's memory, what
@@ -79,7 +82,7 @@ def static_memory(model: Model, deployment: Deployment, flags: Flags) -> Static:
     grown = int(_HOST_GROWS[1] * GIB) if _shares_memory(deployment) else 0
     tensors = rank_weight_bytes(
         model, flags.tp, flags.layers, flags.attention_tp, flags.get("quantization"), flags.hosted
-    )
+    ) + order_tables(model, deployment, flags)
     return Static(
         total=total,
         before=before,
@@ -183,7 +186,7 @@ def _weights(static: Static) -> tuple[float, float]:
     """Least and most bytes that loading takes."""
     tensors = static.weights - static.grown
     least, _, most = _HOST_GROWS if static.grown else (0, 0, 0)
-    low, high = tensors * (1 - _WEIGHT_LESS), tensors * (1 + 2 * _WEIGHT_SLACK)
+    low, high = tensors * (1 - _WEIGHT_LESS), tensors * (1 + 2 * _WEIGHT_SLACK) + _LIBRARIES
     return low + least * GIB, high + most * GIB
 
 

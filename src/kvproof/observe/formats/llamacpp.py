@@ -98,6 +98,7 @@ ROWS = (
     Row("sched copies", r"sched copies = {sched_copies:int}", "2026+", _CONTEXT),
     Row("n_copies", r"pipeline parallelism enabled \(n_copies={sched_copies:int}\)", "2024-2025",
         _CONTEXT),
+    Row("graph nodes", r"\bgraph nodes += {graph_nodes:int}", "2024+", _CONTEXT),
     Row("layers to gpu", r"offloaded {offloaded_layers:int}/{offloadable_layers:int} layers to "
         r"GPU", "2023+", "src/llama-model.cpp"),
     Row("memory_breakdown", r"\| +- {device:word}[^|]{0,80}\| *{breakdown_total:mib} = "

@@ -48,7 +48,9 @@ class Blocks:
             chosen, mixed = graph.new(rows, (chosen,)), graph.new(rows, (mixed,))
             graph.expand(chosen)
         if shape.inputs != "tokens":
-            graph.expand(graph.input(*rows))
+            vectors = graph.input(*rows)
+            vectors.unread = shape.inputs == "either"
+            graph.expand(vectors)
         if shape.inputs == "mixed":
             graph.expand(mixed)
             slots = graph.input(tokens, element=_I64)
@@ -86,7 +88,7 @@ class Blocks:
         """The mask of a layer's cache."""
         shape = self.shape
         dims = (shape.cells_of(layer), shape.tokens // shape.streams, 1, shape.streams)
-        name = f"mask {layer.sliding}"
+        name = f"mask {layer.masked_apart}"
         if not shape.flash or shape.half_masks:
             return self.input(name, *dims, element=_F16 if shape.flash else _F32)
         if name not in self.inputs:
@@ -263,6 +265,7 @@ class Blocks:
             made = graph.new((layer.v_dim, each, heads, streams), (values, soft))
             permuted = graph.view(made, layer.v_dim, heads, each, streams, strides=made.strides)
             current = self.contiguous(permuted, layer.v_dim * heads, tokens)
+            current.beside_cache = True
         graph.expand(current)
         return current
 

@@ -150,6 +150,7 @@ def attend_latent(
         down = _lifted(blocks, latent, made)
         permuted = graph.view(down, latent.value, heads, each, streams, strides=down.strides)
         current = blocks.contiguous(permuted, latent.value * heads, shape.tokens)
+        current.beside_cache = True
     graph.expand(current)
     return current
 

@@ -25,7 +25,12 @@ from kvproof.engine.llamacpp.graph.shape import (
     Shape,
     Wkv,
 )
-from kvproof.engine.llamacpp.layout import applies_windows, compressed_cells, sliding_cells
+from kvproof.engine.llamacpp.layout import (
+    applies_windows,
+    compressed_cells,
+    reads_windows,
+    sliding_cells,
+)
 from kvproof.kinds import (
     ChunkedSlot,
     CompressedSlot,
@@ -274,7 +279,8 @@ def _layer(facts: _Facts, index: int) -> Layer | None:
         slot = FullSlot(layer=index, kv_heads=0, k_dim=0, v_dim=0)
     if recipe.blockwise and index >= facts.dense and _chooses_blocks(facts.context):
         blockwise = _blockwise(model, indexer)
-    slides = facts.windowed and isinstance(slot, SlidingSlot | ChunkedSlot)
+    limited = isinstance(slot, SlidingSlot | ChunkedSlot)
+    slides = facts.windowed and limited
     shares = isinstance(own.get(index), SharedSlot)
     wide = facts.wide[index] if index < len(facts.wide) else 0
     leads = index < facts.dense
@@ -283,6 +289,7 @@ def _layer(facts: _Facts, index: int) -> Layer | None:
         heads=facts.heads[index] if index < len(facts.heads) else model.attention_heads,
         kv_heads=slot.kv_heads, k_dim=slot.k_dim, v_dim=slot.v_dim,
         sliding=slides,
+        masked_apart=limited and reads_windows(facts.context),
         latent=latent, mixer=mixer, attends=attends, blockwise=blockwise,
         pooled=_pooling(model, recipe, index, indexer),
         neighbours=_neighbours(model, facts.context, index) if recipe.streams == "gated" else None,

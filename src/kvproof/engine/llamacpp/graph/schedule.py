@@ -46,7 +46,8 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
     `weights`: of every layer, then of the output. `offloads`: large batches leave the host.
     `pipelined`: GPUs work on several batches in turn. `norms_stay`: norms are on their own layer's
-    device (a dry run, as --fit makes it, forgets that).
+    device. `kv_on_host`: so are all caches, and without flash attention what reads them
+    (build_attn_mha, llama-graph.cpp). A dry run, as --fit makes it, forgets both (`norms_stay`).
     """
 
     layers: tuple[int, ...]
@@ -57,6 +58,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[Weights, ...] = ()
     offloads: bool = True
     pipelined: bool = False
+    kv_on_host: bool = False
     norms_stay: bool = True
 
     @property
@@ -123,7 +125,7 @@ def _wanted(node: Tensor, where: Where, forced: bool) -> int | None:
     """The device that a node's weight, cache or name asks for; None for any."""
     if node.base is not None and node.base.outside:
         return where.caches[node.layer]
-    if node.looks_up:
+    if node.looks_up or (node.beside_cache and where.kv_on_host and where.norms_stay):
         return HOST
     if node.weight:
         device = where.device(node)
@@ -188,7 +190,8 @@ class _Plan:
             inputs = [leaf for leaf in graph.leaves if not (leaf.outside or leaf.blank)]
             for leaf in inputs:
                 leaf.kept = True
-            kept = [_like(leaf, HOST, kept=True) for leaf in inputs for _ in range(_COPIES - 1)]
+            kept = [_like(leaf, HOST, kept=True) for leaf in inputs if not leaf.unread
+                    for _ in range(_COPIES - 1)]  # fmt: skip
             self.leaves = [*kept, *inputs, *self.turns, *graph.leaves]
 
     def _close(self) -> None:

@@ -115,8 +115,9 @@ class Wkv(msgspec.Struct, frozen=True, kw_only=True):
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer: its heads and widths, which cache it reads, its feed-forward.
 
-    `hashed`: which experts a token goes to follows from its number. `stacks`: it adds vectors that
-    came in beside the tokens.
+    `masked_apart`: its window has a mask of its own, whatever cache it is in. `hashed`: which
+    experts a token goes to follows from its number. `stacks`: it adds vectors that came in beside
+    the tokens.
     """
 
     index: int
@@ -137,6 +138,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     wkv: Wkv | None = None
     pooled: Pooling | None = None
     neighbours: Hashed | None = None
+    masked_apart: bool = False
     hashed: bool = False
     stacks: bool = False
     attends: bool = True

@@ -19,13 +19,15 @@ class Tensor:
     (a cache). `layer`: which one it belongs to, -1 before the first. `weight`: elements of the
     weight it reads, of experts with `expert`; `looks_up`: rows of a table; `normed`: a norm,
     `scales`: the weight of one. `device`: where it is computed; `waits`: it only keeps a source.
-    `blank`: a leaf that the graph fills itself, where it is read; inputs are the host's.
+    `blank`: a leaf that the graph fills itself, where it is read; inputs are the host's. `unread`:
+    an input that no node reads; `beside_cache`: attention's result, on the host where caches are
+    kept there.
     """
 
     __slots__ = (
-        "base", "blank", "children", "device", "expert", "held", "kept", "layer", "looks_up",
-        "normed", "outside", "place", "reuses", "scales", "seen", "shape", "size", "sources",
-        "strides", "views", "waits", "weight",
+        "base", "beside_cache", "blank", "children", "device", "expert", "held", "kept", "layer",
+        "looks_up", "normed", "outside", "place", "reuses", "scales", "seen", "shape", "size",
+        "sources", "strides", "unread", "views", "waits", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -36,7 +38,7 @@ class Tensor:
         self.reuses = self.outside = self.seen = self.kept = False
         self.children = self.views = self.place = self.weight = 0
         self.held = self.expert = self.looks_up = self.normed = self.scales = self.waits = False
-        self.blank = False
+        self.blank = self.unread = self.beside_cache = False
         self.device: int | None = None
         self.layer = -1
 
