@@ -162,6 +162,17 @@ def test_decode_steps_read_in_place(name, monkeypatch):
     assert len(gathered) == 2 * sum(not is_state(slot) for slot in cache.slots)
 
 
+def test_heads_that_transformers_repeats(monkeypatch):
+    """Falcon 40B's: eight heads are cached of two that have weights."""
+    more = {"new_decoder_architecture": True, "num_kv_heads": 2, "num_attention_heads": 8,
+            "multi_query": False, "bias": False}  # fmt: skip
+    monkeypatch.setitem(MODELS, "falcon", more)
+    model = model_of("falcon")
+    cache = PagedCache(model.config, tokens=TOKENS)
+    assert tokens_of(model, cache=cache) == tokens_of(model)
+    assert {slot.kv_heads for slot in cache.slots} == {8}
+
+
 def test_padding_is_not_read_in_place():
     """A mask that hides entries goes to torch's attention, with the same tokens."""
     model = model_of("llama")

@@ -166,12 +166,16 @@ def parse_version(text: str | None) -> tuple[int, int]:
     return padded(number)[:2]
 
 
+def repeated_heads(model: Model) -> int:
+    """KV heads that are cached where more are than have weights; 0 where none is repeated."""
+    if _text_type(model) == "falcon" and model.text_config.get("new_decoder_architecture"):
+        return model.attention_heads
+    return 0
+
+
 def _question(model: Model, request: CacheRequest, version: tuple[int, int]) -> _Ask:
     own = element_type(request.dtype or model.dtype)
     since = _SPARSE_LATENT_SINCE if _text_type(model) in _SPARSE_LATE else _LATENT_SINCE
-    repeat = 0
-    if _text_type(model) == "falcon" and model.text_config.get("new_decoder_architecture"):
-        repeat = model.attention_heads
     prompt = max(request.lengths, default=0)
     return _Ask(
         prompt=prompt,
@@ -183,7 +187,7 @@ def _question(model: Model, request: CacheRequest, version: tuple[int, int]) -> 
         model=own,
         expand_latent=version < since,
         cut_windows=version >= _WINDOWS_SINCE,
-        repeat_heads=repeat,
+        repeat_heads=repeated_heads(model),
         padded=_padded_prompt(model, prompt),
         windows={s.layer: s.window for s in model.slots if isinstance(s, SlidingSlot)},
     )

@@ -25,9 +25,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import torch
 from transformers.cache_utils import Cache, DummyLayer, DynamicCache
 
+from kvproof.engine.transformers import repeated_heads
 from kvproof.errors import UsageError
 from kvproof.kinds import (
     ChunkedSlot,
@@ -57,18 +59,24 @@ def slots_of(config: Any) -> tuple[Slot, ...]:
     """The slots of a transformers config, as kvproof reads them. UsageError for other kinds."""
     from kvproof.api import load_model
 
-    slots = load_model(json.loads(config.to_json_string())).slots
-    for slot in slots:
+    model = load_model(json.loads(config.to_json_string()))
+    for slot in model.slots:
         if not isinstance(slot, FullSlot | LatentSlot | ConvSlot | RecurrentSlot | SharedSlot):
             raise UsageError(
                 f"PagedCache does not run {slot.kind} slots",
                 hint="leave past_key_values out: transformers' own cache runs them",
             )
-    return tuple(_kept(slot) for slot in slots if not isinstance(slot, SharedSlot))
+    heads = repeated_heads(model)
+    return tuple(_kept(slot, heads) for slot in model.slots if not isinstance(slot, SharedSlot))
 
 
-def _kept(slot: Slot) -> Slot:
-    """A chunk as the window that transformers keeps of it; the mask says what a query sees."""
+def _kept(slot: Slot, heads: int) -> Slot:
+    """What transformers keeps of a slot: `heads` unless 0, and of a chunk a window.
+
+    A mask says what a query sees of a chunk.
+    """
+    if heads and isinstance(slot, FullSlot):
+        return msgspec.structs.replace(slot, kv_heads=heads)
     if not isinstance(slot, ChunkedSlot):
         return slot
     return SlidingSlot(layer=slot.layer, window=slot.chunk, kv_heads=slot.kv_heads,
