@@ -47,6 +47,7 @@ _OFFLINE = (
     "unimplemented by default", "Unknown RoPE", "Missing required keys",
     "huggingface.co", "ModuleNotFound", "HuggingFace processor", "Failed to load the processor",
     "requires AMX tile", "MoE backend supports", "dummy base class",
+    "PrepareAndFinalize' is not defined",
 )  # fmt: skip
 """Words of a refusal that comes from asking without files and devices, not from the planner."""
 _PLANNED = ("are not supported for now", "is greater than the derived max_model_len")

@@ -155,7 +155,7 @@ def random_case(rng: random.Random, name: str, config: dict[str, Any], gpu: str)
         "config": config if rng.random() < 0.3 else unquantized(config),
         "gpu": gpu,
         "kv_bytes": _bytes(rng),
-        "usage_context": rng.choice(["api_server", "llm_class"]),
+        "usage_context": rng.choice(["api_server", "llm_class", "engine_context"]),
         "flags": flags,
     }
     if rng.random() < 0.15:

@@ -1,10 +1,10 @@
 """Ask vLLM's planner about cases: `python ask.py CASES.json ANSWERS.json`, one GPU a process.
 
 A case: {"config": a parsed config.json, "gpu": a name of pretend.GPUS or "CPU", "kv_bytes": bytes
-per GPU, "flags": EngineArgs fields, "usage_context": "api_server" | "llm_class", "draft": the
-parsed config.json of a draft model}. Answers, one JSON line a case, hold what the engine would
-plan and print, {"error": ...} where a request does not fit, or {"refused": ...} where vLLM does
-not start, with the places in its source.
+per GPU, "flags": EngineArgs fields, "usage_context": "api_server" | "llm_class" | "engine_context",
+"draft": the parsed config.json of a draft model}. Answers, one JSON line a case, hold what the
+engine would plan and print, {"error": ...} where a request does not fit, or {"refused": ...} where
+vLLM does not start, with the places in its source.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def on_meta(dtype: Any) -> Iterator[None]:
                 return None, wanted[0] if wanted else None, False, None
             if function in (torch.nonzero, torch.Tensor.nonzero) and args[0].is_meta:
                 return torch.empty((1, args[0].dim()), dtype=torch.long)
+            if function is torch.where and len(args) == 1:
+                return tuple(torch.empty(1, dtype=torch.long) for _ in range(args[0].dim()))
             if function in (torch.Tensor.item, torch.Tensor.tolist) and args[0].is_meta:
                 return 0 if function is torch.Tensor.item else [0]
             return function(*args, **options)
@@ -159,6 +161,7 @@ def engine_config(case: dict[str, Any], folder: str) -> Any:
     context = {
         "api_server": UsageContext.OPENAI_API_SERVER,
         "llm_class": UsageContext.LLM_CLASS,
+        "engine_context": UsageContext.ENGINE_CONTEXT,
     }[case.get("usage_context", "api_server")]
     arguments = EngineArgs(
         model=folder,
@@ -301,11 +304,24 @@ def plan(case: dict[str, Any]) -> dict[str, Any]:
     return answer | _printed(config, planned, layout)
 
 
+def _resolve_blocks(config: Any, scheduler: Any) -> None:
+    """What the engine's core asks of the groups' blocks before it starts (v1/engine/core.py)."""
+    from vllm.v1.core import kv_cache_utils as utils
+
+    specs = [group.kv_cache_spec for group in scheduler.kv_cache_groups]
+    kept = [spec for spec in specs if spec.prefix_cacheable]
+    before = config.cache_config.block_size
+    config.cache_config.block_size = min(spec.block_size for spec in kept or specs)
+    utils.resolve_kv_cache_block_sizes(scheduler, config)
+    config.cache_config.block_size = before
+
+
 def _printed(config: Any, planned: list[Any], layout: Any) -> dict[str, Any]:
     from vllm.v1.core import kv_cache_utils as utils
 
     own = planned[0].kv_cache_groups
     scheduler = utils.generate_scheduler_kv_cache_config(planned)
+    _resolve_blocks(config, scheduler)
     tokens, concurrency = utils.get_kv_cache_capacity(config, scheduler)
     groups = []
     for mine, shown in zip(own, scheduler.kv_cache_groups, strict=True):

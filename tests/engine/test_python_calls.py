@@ -68,7 +68,7 @@ def engine_of(read: Command) -> str:
         (
             'AsyncEngineArgs(model="Qwen/Qwen3-8B", enable_prefix_caching=False, seed=None)',
             "vllm",
-            {"enable_prefix_caching": False},
+            {"enable_prefix_caching": False, "usage_context": "engine_context"},
         ),
     ],
 )  # fmt: skip
@@ -119,11 +119,13 @@ def test_scripts_that_start_nothing_say_so(tmp_path: Path) -> None:
         read_command("python -c 'print(2)'")
 
 
-def test_the_offline_class_is_printed_as_it_was_pasted() -> None:
+@pytest.mark.parametrize("name", ["LLM", "EngineArgs"])
+def test_a_class_is_printed_as_it_was_pasted(name: str) -> None:
     text = (
-        'LLM(model="Qwen/Qwen3-8B", revision="abc", max_model_len=4096, enforce_eager=True, '
+        f'{name}(model="Qwen/Qwen3-8B", revision="abc", max_model_len=4096, enforce_eager=True, '
         'hf_overrides={"a": "it\'s", "b": [1, None]}, attention_backend="FLASHINFER")'
     )
+    assert name in text
     read = read_command(text, "H100-80GB")
     assert read.model is not None
     printed = render_command(read.model, read.deployment)

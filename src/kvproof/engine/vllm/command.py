@@ -14,6 +14,7 @@ from kvproof.engine.shell import Words
 from kvproof.engine.vllm.came import refuse_later
 from kvproof.engine.vllm.flags import (
     BACKEND_VARIABLE,
+    are_pairs,
     as_pairs,
     flag_type,
     has_backend_option,
@@ -37,11 +38,18 @@ _BENCHES = ("latency", "throughput", "startup")
 """`vllm bench` subcommands that start the offline class (benchmarks/, 0.32)."""
 _CLASS = "LLM"
 _OFFLINE = "llm_class"
+_ENGINE = "engine_context"
 _CALLS = {
     _CLASS: Started(options=(f"--usage-context={_OFFLINE}",)),
-    "EngineArgs": Started(), "AsyncEngineArgs": Started(),
-}  # fmt: skip
-"""Classes that start the engine: the offline one with larger batches (get_batch_defaults)."""
+    "EngineArgs": Started(options=(f"--usage-context={_ENGINE}",)),
+    "AsyncEngineArgs": Started(options=(f"--usage-context={_ENGINE}",)),
+}
+"""Classes that start the engine, with batches of their own (arg_utils.py, get_batch_defaults)."""
+_SCRIPTS = {
+    _OFFLINE: f"from vllm import {_CLASS}; {_CLASS}({{}})",
+    _ENGINE: "from vllm import EngineArgs, LLMEngine; LLMEngine.from_engine_args(EngineArgs({}))",
+}
+"""Starts that no command of the server realises."""
 # LMCache's image of the same name carries LMCache's own version.
 _IMAGE = re.compile(
     r"(?:lmcache/vllm-openai(?::[\w.+-]*)?"
@@ -155,6 +163,8 @@ def _decides(name: str) -> bool:
 def _read(option: Option, values: Sequence[str]) -> Any:
     if not values and flag_type(option.name) != "bool":
         raise UsageError(f"{_spelled(option.name)} has no value", hint=_SEE)
+    if values and are_pairs(option.name, values[0]):
+        return values[0]
     if flag_type(option.name) == "words":
         return read_value(option.name, values)
     return read_value(option.name, values[0] if values else "true")
@@ -193,7 +203,7 @@ def _offered(flags: Mapping[str, Any], version: str | None) -> Mapping[str, Any]
 
 
 def _called(model: str, flags: Mapping[str, Any]) -> list[str]:
-    """The call of the offline class, which no command of the server realises."""
+    """The call of a class that starts the engine without the server."""
     name, at, revision = model.rpartition("@")
     given = {"model": name, "revision": revision} if at else {"model": model}
     given |= {
@@ -202,7 +212,7 @@ def _called(model: str, flags: Mapping[str, Any]) -> list[str]:
         if name not in (*_NOT_ON_COMMAND_LINE, *AS_FLAGS) and value is not None
     }
     arguments = ", ".join(f"{name}={_literal(value)}" for name, value in given.items())
-    script = f"from vllm import {_CLASS}; {_CLASS}({arguments})"
+    script = _SCRIPTS[flags["usage_context"]].format(arguments)
     return [*environment_of(flags), "python", "-c", script]
 
 
@@ -216,7 +226,7 @@ def _literal(value: Any) -> str:
 
 
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
-    if flags.get("usage_context") == _OFFLINE:
+    if flags.get("usage_context") in _SCRIPTS:
         return _called(model, flags)
     name, at, revision = model.rpartition("@")
     served = [name, "--revision", revision] if at else [model]

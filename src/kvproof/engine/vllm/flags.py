@@ -68,7 +68,10 @@ _AUTO_LENGTH = (0, 14, 0)
 BACKEND_VARIABLE = "variable_attention_backend"
 _BACKEND_OPTION, _BACKEND_VARIABLE_GONE = (0, 13, 0), (0, 15, 0)
 """--attention-backend came with PR 26315, VLLM_ATTENTION_BACKEND went with PR 32812."""
-_LIMITS_IN_JSON = (0, 8, 5)
+_LIMITS_IN_JSON, _PAIRS_GONE = (0, 8, 5), (0, 10, 0)
+_LIMITS = "limit_mm_per_prompt"
+_CONTEXTS = ("api_server", "llm_class", "engine_context")
+"""Who starts the engine (usage/usage_lib.py): the server, `LLM`, an engine class by itself."""
 _NGRAM = ("ngram", "[ngram]")
 _OWN = {
     "used": "bytes", "allow_long_max_model_len": "bool", "estimate_cudagraphs": "bool",
@@ -104,11 +107,24 @@ def is_gone(name: str, version: str | None) -> bool:
 def as_pairs(limits: Any, version: str | None) -> Any:
     """limit_mm_per_prompt as the release's command line takes it.
 
-    Source: engine/arg_utils.py: `image=2,video=1` alone to 0.8.4 (nullable_kvs), JSON since 0.8.5.
+    Source: engine/arg_utils.py: `image=2,video=1` alone to 0.8.4 (nullable_kvs), JSON too from
+    0.8.5, and alone from 0.10.0 on. Raises UsageError for pairs to a release that takes none.
     """
+    if are_pairs(_LIMITS, limits) and _since(version, _PAIRS_GONE):
+        raise UsageError(
+            f"vLLM takes --limit-mm-per-prompt {limits[:60]} to 0.9 only",
+            hint="""write it as JSON: '{"image": 0}'""",
+        )
+    if are_pairs(_LIMITS, limits):
+        limits = _json(limits)
     if _since(version, _LIMITS_IN_JSON) or not isinstance(limits, Mapping):
         return limits
     return ",".join(f"{kind}={count}" for kind, count in limits.items())
+
+
+def are_pairs(name: str, value: Any) -> bool:
+    """Whether it is limit_mm_per_prompt as `image=2,video=1`."""
+    return name == _LIMITS and isinstance(value, str) and not value.lstrip().startswith("{")
 
 
 def has_backend_option(version: str | None) -> bool:
@@ -337,9 +353,9 @@ def _check(flags: Mapping[str, Any], version: str | None) -> None:
             hint="choose one that does",
         )
     context_flag = flags.get("usage_context", "api_server")
-    if context_flag not in ("api_server", "llm_class"):
+    if context_flag not in _CONTEXTS:
         raise UsageError(
-            f"unknown usage_context {context_flag[:40]!r}", hint="use api_server or llm_class"
+            f"unknown usage_context {context_flag[:40]!r}", hint=f"use {', '.join(_CONTEXTS)}"
         )
 
 

@@ -22,6 +22,7 @@ from kvproof.engine.vllm.groups import (
     request_blocks,
 )
 from kvproof.engine.vllm.layers import make_layers, stage_layers
+from kvproof.engine.vllm.match_unit import check_match_unit
 from kvproof.engine.vllm.packed import mixed_width
 from kvproof.engine.vllm.plans import Plan
 from kvproof.engine.vllm.report import NOT_ONE_TYPE, misfit, no_memory, plan_terms
@@ -36,6 +37,9 @@ from kvproof.model.types import Model
 
 _APART = ("state", "cross")
 """Kinds that V0's blocks knew nothing of."""
+_WHOLE_BATCH = (0, 13, 0)
+"""Since when a request of an encoder is reckoned with a whole batch's tokens: config/vllm.py no
+longer sets max_num_encoder_input_tokens to the encoder's length (in 0.12.0, not in 0.13.0)."""
 
 
 class VllmGroup(Group, frozen=True, kw_only=True):
@@ -120,6 +124,7 @@ def _reserve(model: Model, settings: Settings) -> Reserve:
     encoder = max(
         (slot.default_tokens or 0 for slot in model.slots if isinstance(slot, CrossSlot)), default=0
     )
+    whole = encoder > 0 and settings.rules.version >= _WHOLE_BATCH
     return Reserve(
         max_model_len=settings.max_model_len,
         in_flight=settings.in_flight,
@@ -127,6 +132,7 @@ def _reserve(model: Model, settings: Settings) -> Reserve:
         state_mode=settings.state_mode,
         state_rule=settings.rules.state_blocks,
         encoder_tokens=encoder,
+        encoder_reserve=settings.max_num_batched_tokens if whole else encoder,
     )
 
 
@@ -144,6 +150,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> VllmCapacit
             f"a pipeline stage of {model.name} would hold no cache: vLLM fails on it",
             hint="use fewer pipeline stages",
         )
+    check_match_unit(plan)
     available = _available(plan, kv_bytes)
     length, estimate, error = _fit(plan, available)
     if not plan.settings.hybrid_manager and _mixed(plan):

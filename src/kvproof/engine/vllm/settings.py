@@ -74,6 +74,7 @@ _MANY_SEQS, _DIFFUSED_SEQS = 128, 8
 of each (model_executor/models/config.py, 0.32)."""
 V4_PLAIN = "FLASHINFER_MLA_SPARSE_DSV4"
 SKIPPED = "kv_cache_dtype_skip_layers"
+_BATCHED_EXPERTS = 256
 _ATTENTION_FREE = ("mamba", "falcon_mamba")
 """Model types that are nothing but states."""
 
@@ -316,9 +317,30 @@ def reads_pictures(model: Model, flags: Mapping[str, Any]) -> bool:
 def _batch_defaults(
     flags: Mapping[str, Any], rules: Rules, deployment: Deployment, platform: str
 ) -> tuple[int, int]:
+    """(tokens, sequences) of a batch that nobody asked for."""
+    tokens, sequences = _usual_batch(flags, rules, deployment, platform)
+    return (_BATCHED_EXPERTS if _batches_experts(flags, rules) else tokens), sequences
+
+
+def _batches_experts(flags: Mapping[str, Any], rules: Rules) -> bool:
+    """Whether experts get their tokens in batches of one size from all replicas.
+
+    Source: config/parallel.py (use_batched_dp_moe) and config/scheduler.py; not in 0.19, in 0.20.
+    """
+    replicas = flags.get("data_parallel_size", 1)
+    named = flags.get("all2all_backend") in ("deepep_low_latency", "nixl_ep")
+    together = bool(flags.get("enable_expert_parallel")) and replicas > 1
+    return named and together and rules.version >= (0, 20, 0)
+
+
+def _usual_batch(
+    flags: Mapping[str, Any], rules: Rules, deployment: Deployment, platform: str
+) -> tuple[int, int]:
     offline = flags.get("usage_context") == "llm_class"
     if not rules.v1:
         return 2048, 256
+    if flags.get("usage_context") == "engine_context":
+        return 2048, 128
     if platform == "cpu":
         world = flags.get("tensor_parallel_size", 1) * flags.get("pipeline_parallel_size", 1)
         return (4096 * world, 256 * world) if offline else (2048 * world, 128 * world)

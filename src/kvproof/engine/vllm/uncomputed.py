@@ -30,7 +30,6 @@ UNCOMPUTED: Mapping[str, str] = {
     "hf_config_path": _OTHER_CONFIG,
     "model_class_overrides": _OTHER_CONFIG,
     "engram_config": "keeps a table of n-grams",
-    "prefix_match_unit": "changes the blocks that prefixes are shared by",
     "lora_target_modules": "leaves modules out of the LoRA slots",
     "enable_prompt_adapter": "keeps prompt adapters beside the weights",
 }
