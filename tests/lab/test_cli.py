@@ -8,7 +8,9 @@ pytest.importorskip("torch")
 
 from click.testing import CliRunner
 
+from kvproof.errors import UsageError
 from kvproof.lab import experiments
+from kvproof.lab.experiments.evicting import evict
 from kvproof.lab.experiments.result import Experiment
 from kvproof.surfaces.cli.lab import lab
 
@@ -51,3 +53,15 @@ def test_wrong_budgets_are_told_so(asked, wrong):
     assert answer.exit_code == 2
     assert "no list of whole numbers" in answer.output
     assert not asked
+
+
+@pytest.mark.parametrize("chart", ["x.xyz", "no/such/folder/x.svg", "."])
+def test_a_chart_that_can_not_be_written_is_told_before_it_runs(asked, chart, tmp_path):
+    answer = CliRunner().invoke(lab, ["evict", "-o", str(tmp_path / chart)])
+    assert isinstance(answer.exception, UsageError)
+    assert not asked
+
+
+def test_budgets_that_keep_all_are_told_so():
+    with pytest.raises(UsageError, match="a budget of 640 entries keeps all of 640 tokens"):
+        evict(budgets=(80, 640))

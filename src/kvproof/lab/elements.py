@@ -9,6 +9,7 @@ from kvproof.kinds import ELEMENT_TYPES, ElementType, Types, element_type
 
 _GROUPED = re.compile(r"(int8|int4)(?:[:_]g?(\d+))?$")
 DEFAULT_GROUP = 64
+_STORED = "use f32, bf16, fp8, int8 or int4"
 
 
 def grouped(name: str, group: int = DEFAULT_GROUP) -> ElementType:
@@ -34,11 +35,12 @@ def lab_type(name: str) -> ElementType:
     match = _GROUPED.match(name.strip().lower())
     if match:
         return grouped(match[1], int(match[2] or DEFAULT_GROUP))
-    found = element_type(name)
+    try:
+        found = element_type(name)
+    except UsageError:
+        raise UsageError(f"unknown element type {name[:40]!r}", hint=_STORED) from None
     if found.name not in ("f32", "bf16", "fp8_e4m3"):
-        raise UsageError(
-            f"the lab does not store {found.name}", hint="use f32, bf16, fp8, int8 or int4"
-        )
+        raise UsageError(f"the lab does not store {found.name}", hint=_STORED)
     return found
 
 

@@ -330,10 +330,10 @@ def make_server(
     be had.
     """
     _check_free(port)
-    path = weights_file(model)
+    types, path = cache_types(kv_dtype), weights_file(model)
     runner = load(path)
-    pool = PagedPool(runner.body.slots, cache_types(kv_dtype), blocks=blocks, block_size=block_size)
-    generate(runner, [1, 2], 2, types=pool.types, block_size=block_size)  # compiles the kernels
+    pool = PagedPool(runner.body.slots, types, blocks=blocks, block_size=block_size)
+    generate(runner, [1, 2], 2, types=types, block_size=block_size)  # compiles the kernels
     batcher = Batcher(runner, pool, max_batched_tokens=max_batched_tokens)
     tokenizer = FolderTokenizer(path) if path.is_dir() else Tokenizer(path)
     engine = Engine(batcher, tokenizer, runner.body.name, str(path.resolve()))

@@ -5,6 +5,7 @@ SVG and PNG are drawn by vl-convert (extra [charts]); HTML is one self-contained
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,14 @@ def save(spec: Spec, path: str) -> None:
         raise UsageError(
             f"can't write {path}: {error.strerror}", hint="choose another place"
         ) from None
+
+
+def check_target(path: str) -> None:
+    """UsageError where `save` could not write `path`: asked before what takes minutes."""
+    target = Path(path)
+    _render({"mark": "point"}, target.suffix.lower(), path)
+    if target.is_dir() or not os.access(target.parent, os.W_OK):
+        raise UsageError(f"can't write {path}", hint="choose another place")
 
 
 def _render(spec: Spec, suffix: str, path: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import torch
 
+from kvproof.errors import UsageError
 from kvproof.lab.attention import View
 from kvproof.lab.elements import cache_types
 from kvproof.lab.eviction import (
@@ -62,7 +63,15 @@ class Bound(msgspec.Struct, frozen=True):
 
 def evict(*, tokens: int = 640, budgets: tuple[int, ...] = (80, 160, 320), chunk: int = 32,
           needles: int = 24, by_head: bool = True) -> Experiment:  # fmt: skip
-    """Policies and budgets: bytes kept, perplexity of a text, recall of numbers told in a page."""
+    """Policies and budgets: bytes kept, perplexity of a text, recall of numbers told in a page.
+
+    UsageError for a budget that cuts nothing.
+    """
+    if max(budgets) >= tokens:
+        raise UsageError(
+            f"a budget of {max(budgets)} entries keeps all of {tokens} tokens",
+            hint="give budgets below the length of the text",
+        )
     told = page(tokens, needles)
     bounds = [Bound(policy, n, chunk, by_head) for policy in _POLICIES for n in budgets]
     answers = [*_rows([Bound(None, tokens, tokens, by_head)], told), *_rows(bounds, told)]

@@ -45,16 +45,15 @@ def _run(
 
     `settings` are the experiment's own; those that were not given (None) keep its defaults.
     """
+    from kvproof.surfaces.charts import check_target, save
+
     _set_threads(threads)
+    if chart:
+        check_target(chart)
     from kvproof.lab import experiments
 
     given = {key: value for key, value in settings.items() if value is not None}
     result = getattr(experiments, name)(**given)
-    if chart:
-        from kvproof.surfaces.charts import save
-        from kvproof.surfaces.lab import experiment_chart
-
-        save(experiment_chart(result), chart)
     if as_json:
         from kvproof.surfaces.document import document
 
@@ -65,6 +64,10 @@ def _run(
         from kvproof.surfaces.lab import experiment_text
 
         click.echo(experiment_text(result))
+    if chart:
+        from kvproof.surfaces.lab import experiment_chart
+
+        save(experiment_chart(result), chart)
     return 0 if result.holds else 1
 
 
