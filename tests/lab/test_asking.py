@@ -14,17 +14,18 @@ from numba import njit
 
 from kvproof.lab.attention.asking import ASKED, asking
 from kvproof.lab.attention.shapes import STEP, STREAMS
-from kvproof.lab.attention.stored import F32
-from kvproof.lab.attention.vectors import address
+from kvproof.lab.attention.stored import ARRAYS, BF16, F32, INT8, STORED_BYTES
+from kvproof.lab.attention.vectors import LINE, address
 from kvproof.lab.pool.planes import TILE
 
 pytestmark = pytest.mark.lab
 
 
-def asked_for(streams: int, at: np.ndarray, count: int, rows: int) -> list[int]:
-    """Where a chunk of `count` tiles of `rows` elements a position is asked for."""
-    places, ask_next = asking(streams, F32)
-    memory = np.zeros(ASKED, np.float32)
+def asked_for(streams: int, kind: int, at: np.ndarray, count: int, rows: int) -> list[int]:
+    """The lines that are asked for of a chunk of `count` tiles of `rows` elements a position."""
+    places, ask_next = asking(streams, kind)
+    memory, lines = np.zeros(ASKED, ARRAYS[kind]), STORED_BYTES[kind]
+    line = LINE // lines
 
     @njit
     def walk(at, count, rows, memory, found):
@@ -33,20 +34,22 @@ def asked_for(streams: int, at: np.ndarray, count: int, rows: int) -> list[int]:
             spots = places(at, 0, count, i, (TILE, rows), 0)
             for step in range(rows // STEP):
                 done = 0 if len(spots) > 1 else step * ASKED
-                found[n] = spots[0] + done
-                n += 1
+                for k in range(lines):
+                    found[n] = spots[k] if len(spots) > 1 else spots[0] + done + k * line
+                    n += 1
                 spots = ask_next(here, spots, done)
         return n
 
-    found = np.zeros(count * rows, np.int64)
+    found = np.zeros(count * rows * lines, np.int64)
     return sorted(found[: walk(at, count, rows, memory, found)].tolist())
 
 
 @pytest.mark.parametrize("streams", [1, STREAMS])
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
-def test_all_of_a_chunk_is_asked_for_once(streams: int, count: int) -> None:
-    rows = 64
+@pytest.mark.parametrize("count", [1, 3, 4, 7])
+@pytest.mark.parametrize("kind", [F32, BF16, INT8])
+def test_every_line_of_a_chunk_is_asked_for_once(streams: int, kind: int, count: int) -> None:
+    rows, line = 64, LINE // STORED_BYTES[kind]
     tiles = np.array([5, 2, 9, 3, 0, 7, 1])[:count]
     at = np.append(tiles, tiles[-1]) * TILE
-    every = [t * TILE * rows + k * ASKED for t in sorted(tiles) for k in range(rows // STEP)]
-    assert asked_for(streams, at, count, rows) == every
+    every = [t * TILE * rows + k for t in sorted(tiles) for k in range(0, TILE * rows, line)]
+    assert asked_for(streams, kind, at, count, rows) == every

@@ -1,8 +1,8 @@
 """Asking for memory before it is read, at one place or at several by turns.
 
 A processor reads ahead within a page, of each page that it sees read: four places, pages apart,
-come faster than one. Turns cost a few instructions a step: where arithmetic takes as long as
-reading, one place is asked for.
+come faster than one, and a line of each by turns faster than several of one. Turns cost a few
+instructions a step: where arithmetic takes as long as reading, one place is asked for.
 """
 
 # numba reads these functions, not mypy: their arguments are flat arrays and sizes.
@@ -63,8 +63,24 @@ def asking(streams: int, kind: int) -> Asking:
         )
 
     @inner
-    def by_turns(memory, spots, done):
-        prefetch(memory, spots[0], line, lines, 1)
-        return spots[1], spots[2], spots[3], spots[0] + ASKED
+    def of_all(memory, spots, done):
+        a, b, c, d = spots
+        for spot in (a, b, c, d):
+            prefetch(memory, spot, line, 1, 1)
+        return a + line, b + line, c + line, d + line
 
-    return Asking(a_tile, on) if streams == 1 else Asking(quarters, by_turns)
+    @inner
+    def of_two(memory, spots, done):
+        a, b, c, d = spots
+        for spot in (a, b):
+            prefetch(memory, spot, line, 1, 1)
+        return c, d, a + line, b + line
+
+    @inner
+    def of_one(memory, spots, done):
+        a, b, c, d = spots
+        prefetch(memory, a, line, 1, 1)
+        return b, c, d, a + line
+
+    by_turns = {1: of_one, 2: of_two, STREAMS: of_all}
+    return Asking(a_tile, on) if streams == 1 else Asking(quarters, by_turns[lines])

@@ -34,7 +34,7 @@ from kvproof.lab.attention.gather import copy_value, gather_kernel
 from kvproof.lab.attention.job import COUNT, ITEM, ITEMS, SIZES, TABLES, WIDEST, shape_of
 from kvproof.lab.attention.merge import NOTHING, Found, merge, same_head
 from kvproof.lab.attention.scores import BATCH, score_chunk_kernel, soften_kernel
-from kvproof.lab.attention.shapes import Plan, Shape, entry, kernel
+from kvproof.lab.attention.shapes import RUN, Plan, Shape, entry, kernel
 from kvproof.lab.attention.stored import ARRAYS, INT4, INTEGERS, SCALES, pair_of
 from kvproof.lab.attention.values import weigh_kernel, width_of
 from kvproof.lab.attention.vectors import address, pointer_to, vload, vsum
@@ -81,7 +81,8 @@ class Owned(NamedTuple):
 @kernel
 def small_part(shape):
     """Numbers of the largest of a room's small parts."""
-    return max(shape.queries * max(BATCH, shape.k_groups, shape.v_groups), shape.chunk)
+    factors = -(-shape.chunk // RUN) * shape.v_groups
+    return max(shape.queries * max(BATCH, shape.k_groups, factors), shape.chunk)
 
 
 @lru_cache(maxsize=64)
@@ -160,7 +161,7 @@ def weigh_seen_kernel(plan: Plan) -> Any:
     def weigh_seen(room, planes, at, count, bounds, upcoming, shape, spare, out, tops):
         (low, high), tile = bounds, shape.tile
         if whole:
-            fold(room, planes.v_scales, at, count, low, high, shape, tops)
+            fold(room, planes.v_scales, at, count, low, high, shape)
             weigh(room, planes.values, at, 0, count, upcoming, shape, out)
         else:
             first, last = -(-low // tile), high // tile

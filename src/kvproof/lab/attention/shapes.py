@@ -10,16 +10,19 @@ from typing import Any, NamedTuple
 from numba import njit
 
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.stored import INT4, INTEGERS, STORED_BYTES
+from kvproof.lab.attention.stored import BF16, F32, INT4, INT8, INTEGERS, STORED_BYTES
 from kvproof.lab.pool.planes import SLICE, TILE, tile_of
 
 STREAMS = 4  # places of memory that are asked for by turns, where there are several
 # Bytes of keys, by places, that are read before their values are: those are asked for meanwhile.
 # Both fit the first cache (32 KiB) where one place is asked for; four need longer runs: what
 # it does not hold waits in the second.
-PHASES = {1: 16384, STREAMS: 32768}
+PHASES = {1: 16384, STREAMS: 65536}
+# Queries of a KV head up to which places take turns, by what is stored: where reading takes longer
+# than the arithmetic.
+SPREAD = {F32: 4, BF16: 4, INT8: 1}
 CHUNKS = (32, 256)  # positions whose scores are held at a time: at least, at most
-WHOLE_CHUNK = 64  # at most, where weights are rounded: by the largest of a chunk (`whole.py`)
+RUN = 64  # positions whose weights are rounded by the largest of them, for integers (`whole.py`)
 STEP = 4  # stored rows (of keys), or positions (of values), that are taken at a time
 LARGEST_WHOLE = 512  # positions, or numbers of a group: 512 * 127 * 32767 < 2**31
 
@@ -132,8 +135,8 @@ def plan_for(sizes: Sizes) -> tuple[Plan, Shape]:
     gathered = tile % WIDTH != 0
     k_rows, v_rows = sizes.k_dim // pack_of(k_kind), sizes.v_dim // pack_of(v_kind)
     held = max(k_rows * STORED_BYTES[k_kind], v_rows * STORED_BYTES[v_kind])
-    most = WHOLE_CHUNK if v_kind in INTEGERS else CHUNKS[1]
     streams = streams_of(queries, k_kind, v_kind)
+    most = RUN if v_kind in INTEGERS and streams == 1 else CHUNKS[1]
     chunk = min(most, max(CHUNKS[0], PHASES[streams] // held // TILE * TILE))
     shape = Shape(
         sizes.blocks, sizes.heads, queries, sizes.k_dim, sizes.v_dim, k_rows, v_rows,
@@ -152,9 +155,8 @@ def plan_for(sizes: Sizes) -> tuple[Plan, Shape]:
 
 def streams_of(queries: int, k_kind: int, v_kind: int) -> int:
     """Places asked for by turns: several where reading takes longer than the arithmetic."""
-    if k_kind in INTEGERS or v_kind in INTEGERS:
-        return 1
-    return STREAMS if queries <= min(STORED_BYTES[k_kind], STORED_BYTES[v_kind]) else 1
+    most = min(SPREAD.get(kind, 0) for kind in (k_kind, v_kind))
+    return STREAMS if queries <= most else 1
 
 
 def sums_of(vectors: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from kvproof.lab.attention.asking import asking
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.shapes import STEP, Plan, inner, kernel, pack_of
+from kvproof.lab.attention.shapes import RUN, STEP, Plan, inner, kernel, pack_of
 from kvproof.lab.attention.stored import INT4, INTEGERS, pair_of, stored_rows
 from kvproof.lab.attention.tiles import (
     tile_add_each,
@@ -114,11 +114,11 @@ def weigh_kernel(plan: Plan) -> Any:
 
     Adds the weighted values of tiles first..last of a chunk to the outputs. The room's `weights`
     are [query, position], for integers [group, query, position] in 16 bits, with what a product is
-    worth in `factors` [group, query] and what the minima add in `lows`.
+    worth in `factors` [run, group, query] and what the minima add in `lows`.
 
     A value is read in parts of plan.value_columns vectors, whose sums stay in registers over the
-    chunk. `upcoming` (keys, from, to): meanwhile the keys of the tiles from..to, the next chunk's,
-    are asked for, by one of the groups of queries that take turns.
+    chunk, or (integers) a run of it. `upcoming` (keys, from, to): meanwhile the keys of the tiles
+    from..to, the next chunk's, are asked for, by one of the groups of queries that take turns.
     """
     kind, rows, columns, streams = plan.v_kind, plan.value_rows, plan.value_columns, plan.streams
     whole, wide = kind in INTEGERS, rows * across_of(plan) * plan.value_sums
@@ -133,6 +133,7 @@ def weigh_kernel(plan: Plan) -> Any:
         group, turn, asked, due = shape.v_dim // shape.v_groups, 0, 0, end - ask
         stored, share = (positions, shape.k_rows), positions * shape.k_rows // streams
         left, spots = share, places(at, ask, due, 0, stored, 0)
+        per = RUN // positions if whole else max(1, last - first)
         for part in range(shape.v_dim // width):
             begin = (
                 part * columns // STRIPE * positions * SLICE
@@ -140,20 +141,24 @@ def weigh_kernel(plan: Plan) -> Any:
             )
             g = part * width // group * shape.queries if whole else 0
             for row in range(0, shape.queries, rows):
-                acc = tile_zero_whole(wide) if whole else tile_zero(wide)
-                for j in range(first, last, streams):
-                    far, ahead = min(j + streams, last), turn == 0 and asked < due
-                    w = (g + row) * shape.chunk + j * positions
-                    meanwhile = keys, spots, ahead
-                    acc, after = sum_run(
-                        acc, room.weights, w, values, at, (j, far), begin, meanwhile, shape
-                    )
-                    if ahead:
-                        spots, left = after, left - (far - j) * positions * SLICE // streams
-                        if left <= 0:
-                            left, asked = share, asked + 1
-                            spots = places(at, ask, due, asked, stored, 0)
-                    turn = turn + 1 if turn + 1 < turns else 0
-                add(acc, room, out, (part * shape.queries + row) * width, g + row)
+                target, some = (part * shape.queries + row) * width, g + row
+                for start in range(first, last, per):
+                    acc, until = tile_zero_whole(wide) if whole else tile_zero(wide), start + per
+                    until = min(until, last)
+                    for j in range(start, until, streams):
+                        far, ahead = min(j + streams, until), turn == 0 and asked < due
+                        w = (g + row) * shape.chunk + j * positions
+                        meanwhile = keys, spots, ahead
+                        acc, after = sum_run(
+                            acc, room.weights, w, values, at, (j, far), begin, meanwhile, shape
+                        )
+                        if ahead:
+                            spots, left = after, left - (far - j) * positions * SLICE // streams
+                            if left <= 0:
+                                left, asked = share, asked + 1
+                                spots = places(at, ask, due, asked, stored, 0)
+                        turn = turn + 1 if turn + 1 < turns else 0
+                    add(acc, room, out, target, some)
+                    some += shape.v_groups * shape.queries
 
     return weigh

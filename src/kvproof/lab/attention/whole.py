@@ -1,9 +1,9 @@
 """Queries and weights as 16-bit integers, for caches of integers.
 
 An int8 or int4 number times a 16-bit one is exact in 32 bits, and so is the sum of a group's or a
-chunk's products. What is rounded is the query (to 1/32767 of its group's largest number, once) and
-the weight times its position's scale (to 1/32767 of the chunk's largest). Both stay two orders of
-magnitude below what int8 itself rounds (1/127).
+run's products. What is rounded is the query (to 1/32767 of its group's largest number, once) and
+the weight times its position's scale (to 1/32767 of the largest of a run of 64 positions). Both
+stay two orders of magnitude below what int8 itself rounds (1/127).
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.scores import exp_of
-from kvproof.lab.attention.shapes import inner, kernel
+from kvproof.lab.attention.shapes import RUN, inner, kernel
 from kvproof.lab.attention.stored import INT4, first_vector, stored_minima, stored_scales
 from kvproof.lab.attention.vectors import (
+    address,
     by_two,
     lanes_or_zero,
     splat,
@@ -35,7 +35,7 @@ from kvproof.lab.attention.vectors import (
 )
 
 LARGEST = np.float32(32767)
-TINY = np.float32(1e-30)  # chunks below weigh nothing, and 1 / them would overflow
+TINY = np.float32(1e-30)  # runs below weigh nothing, and 1 / them would overflow
 
 
 @kernel
@@ -90,35 +90,64 @@ def spread_kernel(kind: int) -> Any:
     return spread
 
 
-@lru_cache(maxsize=2)
-def fold_kernel(kind: int) -> Any:
-    """fold(room, scales, at, count, low, high, shape, tops): weights of `count` tiles as integers.
+@kernel
+def heaviest(scores, first, size):
+    """The largest of `size` weights."""
+    most = vload(scores, first)
+    for t in range(WIDTH, size, WIDTH):
+        most = vmax(most, vload(scores, first + t))
+    return vtop(most)
 
-    weights[group, query, position] = weight times scale in 16 bits; positions low..high count;
-    for int4 in the order of its products, (0, 2), (1, 3) of each four. factors[group, query] is
-    what a unit is worth, lows[group, query] the weighted sum of minima.
+
+@lru_cache(maxsize=2)
+def fold_run_kernel(kind: int) -> Any:
+    """fold_run(room, scales, at, count, start, bounds, shape): a run's weights; see `fold_kernel`.
+
+    The run's `count` tiles hold the chunk's positions from `start` on; those of `bounds` count.
     """
     spread = spread_kernel(kind)
 
     @kernel
-    def fold(room, scales, at, count, low, high, shape, tops):
-        chunk = shape.chunk
-        for r in range(shape.queries):
-            room.peaks[r] = exp_of(room.peaks[r] - tops[r])
+    def fold_run(room, scales, at, count, start, bounds, shape):
+        chunk, size, run = shape.chunk, count * shape.tile, start // RUN
+        low, high = bounds[0] - start, bounds[1] - start
         for g in range(shape.v_groups):
             most = spread(room, scales, at, count, g, low, high, shape)
             for r in range(shape.queries):
-                i, peak = g * shape.queries + r, room.peaks[r] * most
-                room.factors[i] = peak / LARGEST
+                i, first = g * shape.queries + r, r * chunk + start
+                peak, factor = heaviest(room.scores, first, size) * most, run * shape.v_groups
+                factor = factor * shape.queries + i
+                room.factors[factor] = peak / LARGEST
                 inverse = splat(LARGEST / peak if peak > TINY else np.float32(0))
                 total = splat(np.float32(0))
-                for t in range(0, count * shape.tile, WIDTH):
-                    w = vload(room.scores, r * chunk + t)
+                for t in range(0, size, WIDTH):
+                    w = vload(room.scores, first + t)
                     x = vmul(vmul(w, inverse), vload(room.scales, t))
                     if kind == INT4:
                         x = by_two(x)
                         total = vfma(w, vload(room.minima, t), total)
-                    vstore16(room.weights, i * chunk + t, x)
-                room.lows[i] = vsum(total)
+                    vstore16(room.weights, i * chunk + start + t, x)
+                room.lows[factor] = vsum(total)
+
+    return fold_run
+
+
+@lru_cache(maxsize=2)
+def fold_kernel(kind: int) -> Any:
+    """fold(room, scales, at, count, low, high, shape): weights of `count` tiles as integers.
+
+    weights[group, query, position] = weight times scale in 16 bits; positions low..high count;
+    for int4 in the order of its products, (0, 2), (1, 3) of each four. factors[run, group, query]
+    is what a unit is worth in each RUN of positions, lows[run, group, query] the weighted sum of
+    minima.
+    """
+    fold_run = fold_run_kernel(kind)
+
+    @kernel
+    def fold(room, scales, at, count, low, high, shape):
+        per = RUN // shape.tile
+        for j in range(0, count, per):
+            here, some = address(at, j), min(per, count - j)
+            fold_run(room, scales, here, some, j * shape.tile, (low, high), shape)
 
     return fold
