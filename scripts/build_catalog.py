@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "src/kvproof/model/data/catalog.json"
-DATE = "2026-11-29"
+DATE = "2026-11-30"
 
 DROPPED = re.compile(
     r"(_token_id|_token_ids|_token_index|dropout|initializer|_std$|^rope_|^_name|^auto_map|^id2label"

@@ -296,3 +296,11 @@ def test_prefixes_of_states_other_than_mambas_were_not_cached() -> None:
     )  # fmt: skip
     assert found.block_size == 1072
     assert found.max_concurrency == pytest.approx(84.29, rel=0.001)
+
+
+@pytest.mark.parametrize(("release", "blocks"), [("0.12.0", 94), ("0.15.1", 128)])
+def test_an_encoder_is_reckoned_with_a_batch(release: str, blocks: int) -> None:
+    """A public start of Whisper (0.15.1) prints 26.62 sequences; what they hold is 1,500 frames."""
+    found = capacity_of("openai/whisper-large-v3", release, "L40S", round(10.14 * GIB))
+    assert found.num_blocks / found.max_concurrency == 448 // 16 + blocks
+    assert found.sequences(448) == (found.num_blocks - 1) // (448 // 16 + 94)

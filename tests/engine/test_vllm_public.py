@@ -15,6 +15,7 @@ from kvproof.engine.base import Budget
 from kvproof.engine.vllm.expert_kernels import kernel_of, passing_bytes
 from kvproof.engine.vllm.graph_memory import graph_part
 from kvproof.engine.vllm.images import held_bytes
+from kvproof.engine.vllm.parts import constants
 from kvproof.engine.vllm.peaks import layer_bytes
 from kvproof.engine.vllm.settings import Settings, settle
 from kvproof.units import GIB
@@ -86,7 +87,8 @@ def test_without_the_compiler_no_all_reduce_is_fused() -> None:
         _left(name, "0.19.0", "8xH200", {**flags, "enforce_eager": plain})
         for plain in (False, True)
     )
-    assert eager.kv_bytes - compiled.kv_bytes == pytest.approx(1.3 * GIB, rel=0.01)
+    base = constants()["communication_gib"]["since_0.18"]["base"]
+    assert eager.kv_bytes - compiled.kv_bytes == pytest.approx(base * GIB, rel=0.01)
 
 
 def test_a_bridge_is_no_switch() -> None:

@@ -3,7 +3,8 @@
 The embeddings of the largest image, and with the first runner its inputs, are held while the
 decoder is profiled, so they add to its peak. Source: vLLM 0.11 to 0.32,
 v1/worker/gpu_model_runner.py (profile_run), v1/worker/gpu/mm/encoder_runner.py
-(profile_encoder_cache), model_executor/models/{qwen2_5_vl,qwen3_vl}.py.
+(profile_encoder_cache), model_executor/models/{qwen2_5_vl,qwen3_vl}.py. Families whose pictures
+have one size are in pictures.py.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any
 
 import msgspec
 
+from kvproof.engine.vllm.pictures import Item, fixed_item
 from kvproof.engine.vllm.runners import second_runner
 from kvproof.engine.vllm.settings import Settings
 from kvproof.engine.vllm.towers import closed, limit_of, profiles_towers
 from kvproof.model.types import Model
 
-_PROFILED = ("qwen2_", "qwen2_5_", "qwen3_", "qwen4_")
+_MERGED = ("qwen2_", "qwen2_5_", "qwen3_", "qwen4_", "exaone4_5", "glm4v", "minimax_m3")
 """Families whose encoder is profiled with the largest image that their processor lets through."""
 _PLACED = ("qwen3_", "qwen4_")
 """Families that add a table of positions to the patches and keep its rows."""
@@ -38,20 +40,24 @@ starts of Qwen3-VL with 0.13.0 leave no room for them)."""
 _SPACED_TOKENS, _VIDEO_TOKENS = 153_600, 12_288
 """Qwen3-VL's longest video until then: rows with its time stamps between, as public starts of
 0.11.0 and December 2025 print, and the 8 % of them that are embeddings (the pull request)."""
-_WHOLE, _SHARED, _SHARED_F32 = 3, 8, 13
+_WHOLE, _SHARED, _TURNED, _TURNED_F32 = 3, 4, 4, 9
 """Rows of a patch alive at once around attention: the residual, its norm and the output on every
-rank; queries, keys and values, the rotated pair twice and the context shared out over the ranks;
-and what the f32 copies of an older rotary embedding add."""
+rank; queries, keys, values and the context shared out over the ranks; the rotated pair twice, with
+the f32 copies of an older rotary embedding."""
+_MASKS = (0, 12, 0), (0, 29, 0)
+"""Releases without xformers' blocks, whose Pixtral has a mask of all patches by all patches
+(model_executor/models/pixtral.py, generate_block_attention_mask; read in 0.14 to 0.28)."""
+_TOGETHER = (0, 22, 0)
+"""Since when Gemma 4's frames are encoded together (gemma4_mm.py, _encoder_chunk; not in 0.21)."""
 
 
-class _Picture(msgspec.Struct, frozen=True):
-    """The largest images of a batch: pixels, patches, and the tokens that their embeddings take."""
+class Pictures(msgspec.Struct, frozen=True):
+    """The largest items of a batch together."""
 
-    vision: dict[str, Any]
-    pixels: int
-    patches: int
-    tokens: int
-    hidden: int
+    item: Item
+    count: int
+    rows: int
+    """Rows that their embeddings take."""
 
 
 def image_bytes(model: Model, settings: Settings) -> int:
@@ -62,11 +68,16 @@ def image_bytes(model: Model, settings: Settings) -> int:
     The image's inputs, and a layer's attention or feed-forward, whichever holds more; names keep
     what they were given until their function ends.
     """
-    picture = _largest(model, settings)
-    if picture is None:
+    found = largest_pictures(model, settings)
+    if found is None:
         return 0
-    layer = max(_attention(model, settings, picture), _feed_forward(settings, picture))
-    return _inputs(picture, settings) + picture.patches * layer * _BF16
+    patches = found.count * found.item.patches
+    if settings.rules.version < _TOGETHER:
+        patches = found.item.frame or patches
+    layer = max(_attention(model, settings, found.item), _feed_forward(settings, found.item))
+    masks = _MASKS[0] <= settings.rules.version < _MASKS[1] and found.item.masked
+    rows = layer + (patches if masks else 0)
+    return _inputs(found, settings) + patches * rows * _BF16
 
 
 def held_bytes(model: Model, settings: Settings) -> int:
@@ -74,26 +85,25 @@ def held_bytes(model: Model, settings: Settings) -> int:
 
     The second runner has let its inputs go.
     """
-    picture = _largest(model, settings)
-    if picture is None or not settings.rules.v1:
+    found = largest_pictures(model, settings)
+    if found is None or not settings.rules.v1:
         return 0
-    deep = picture.vision.get("deepstack_visual_indexes")
+    deep = model.config["vision_config"].get("deepstack_visual_indexes")
     copies = 1 + (len(deep) if isinstance(deep, list) else 0)
-    embeddings = picture.tokens * model.hidden_size * copies * _BF16
-    return embeddings + (0 if second_runner(model, settings) else _inputs(picture, settings))
+    embeddings = found.rows * model.hidden_size * copies * _BF16
+    return embeddings + (0 if second_runner(model, settings) else _inputs(found, settings))
 
 
-def _attention(model: Model, settings: Settings, picture: _Picture) -> int:
+def _attention(model: Model, settings: Settings, item: Item) -> int:
     whole = _WHOLE + str(model.config.get("model_type", "")).startswith(_PLACED)
-    shared = _SHARED if settings.rules.version >= _PLAIN_ROTARY else _SHARED_F32
-    return picture.hidden * whole + picture.hidden * shared // _split(settings)
+    turned = _TURNED if settings.rules.version >= _PLAIN_ROTARY else _TURNED_F32
+    shared = _SHARED + (turned if item.turned else 0)
+    return item.hidden * whole + item.hidden * shared // _split(settings)
 
 
-def _feed_forward(settings: Settings, picture: _Picture) -> int:
+def _feed_forward(settings: Settings, item: Item) -> int:
     """The residual and its norm, and the inner state before and after the activation."""
-    inner = picture.vision.get("intermediate_size")
-    inner = inner if isinstance(inner, int) else 4 * picture.hidden
-    return 2 * picture.hidden + 2 * inner // _split(settings)
+    return 2 * item.hidden + 2 * item.inner // _split(settings)
 
 
 def _split(settings: Settings) -> int:
@@ -101,22 +111,35 @@ def _split(settings: Settings) -> int:
     return 1 if settings.flags.get("mm_encoder_tp_mode") == "data" else settings.ranks
 
 
-def _inputs(picture: _Picture, settings: Settings) -> int:
-    """Pixels of two frames in the model's type, before in f32 with a copy in that type."""
+def _inputs(found: Pictures, settings: Settings) -> int:
+    """Pixels in the model's type, before in f32 with a copy in that type."""
     cast = settings.rules.version >= _CAST_SINCE
-    return picture.pixels * _COLOURS * _FRAMES * (_BF16 if cast else _F32 + _BF16)
+    return found.count * found.item.values * (_BF16 if cast else _F32 + _BF16)
 
 
-def _largest(model: Model, settings: Settings) -> _Picture | None:
-    """The largest image that the encoder is profiled with; None without either."""
-    vision = model.config.get("vision_config")
-    if not isinstance(vision, dict) or closed(model, settings.flags, "vision"):
-        return None
-    if not profiles_towers(model, settings.flags):
-        return None
-    if not str(model.config.get("model_type", "")).startswith(_PROFILED):
+def largest_pictures(model: Model, settings: Settings) -> Pictures | None:
+    """The largest items that the encoder is profiled with; None without either."""
+    if closed(model, settings.flags, "vision") or not profiles_towers(model, settings.flags):
         return None
     if second_runner(model, settings) and settings.rules.version < _SECOND_PROFILES:
+        return None
+    merged = _merged(model, settings)
+    item = merged or fixed_item(model, settings.flags)
+    if item is None:
+        return None
+    if _profiles_video(model, settings):
+        return Pictures(item, 1, _SPACED_TOKENS)
+    count = _count(settings, item.slots)
+    spread = merged is not None and _SPREAD[0] <= settings.rules.version < _SPREAD[1]
+    each = max(settings.max_num_batched_tokens, item.slots) if spread else item.embeddings
+    return Pictures(item, count, count * each)
+
+
+def _merged(model: Model, settings: Settings) -> Item | None:
+    """The largest image of two frames, its patches merged to tokens."""
+    vision = model.config.get("vision_config")
+    kind = str(model.config.get("model_type", ""))
+    if not isinstance(vision, dict) or not kind.startswith(_MERGED):
         return None
     pixels = _most_pixels(model, settings)
     patch, hidden = _size(vision, "patch_size"), _size(vision, "hidden_size")
@@ -126,11 +149,15 @@ def _largest(model: Model, settings: Settings) -> _Picture | None:
     tokens = max(1, pixels // merged**2)
     if _profiles_video(model, settings):
         pixels = _VIDEO_TOKENS * merged**2
-        return _Picture(vision, pixels, pixels // patch**2, _SPACED_TOKENS, hidden)
-    count = _count(settings, tokens)
-    budget = max(settings.max_num_batched_tokens, tokens)
-    held = budget if _SPREAD[0] <= settings.rules.version < _SPREAD[1] else tokens
-    return _Picture(vision, count * pixels, count * (pixels // patch**2), count * held, hidden)
+    return Item(
+        values=pixels * _COLOURS * _FRAMES,
+        patches=pixels // patch**2,
+        embeddings=tokens,
+        slots=tokens,
+        hidden=hidden,
+        inner=_size(vision, "intermediate_size") or 4 * hidden,
+        turned=True,
+    )
 
 
 def _profiles_video(model: Model, settings: Settings) -> bool:

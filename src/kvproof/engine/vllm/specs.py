@@ -79,6 +79,8 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True):
     state_mode: str = "none"
     state_rule: Literal["length", "mode"] = "mode"
     encoder_tokens: int = 0
+    encoder_reserve: int = 0
+    """Tokens of the encoder that a request is reckoned with."""
 
 
 def blocks_reserved(spec: Spec, reserve: Reserve) -> int:
@@ -92,7 +94,7 @@ def blocks_reserved(spec: Spec, reserve: Reserve) -> int:
     if spec.kind == "chunked":
         return _ceil(min(spec.chunk + reserve.in_flight, length), spec.block_size)
     if spec.kind == "cross":
-        return _ceil(reserve.encoder_tokens, spec.block_size)
+        return _ceil(reserve.encoder_reserve, spec.block_size)
     if spec.kind == "ring":
         return 1
     return _state_blocks(spec, reserve)
@@ -128,6 +130,8 @@ def blocks_held(spec: Spec, tokens: int, reserve: Reserve) -> int:
         return _ceil(tokens, block) + spec.speculative_blocks
     if spec.kind == "state":
         return 1 + spec.speculative_blocks
+    if spec.kind == "cross":
+        return _ceil(reserve.encoder_tokens, block)
     return blocks_reserved(spec, reserve)
 
 
