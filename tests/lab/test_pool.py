@@ -154,6 +154,20 @@ def test_keep_has_the_room_of_blocks_that_only_it_holds():
     assert pool.groups[0].books.held == 2
 
 
+def test_counts_and_indices_that_make_no_sense_change_nothing():
+    pool = pool_of(FULL)
+    seq, _ = pool.open()
+    add(pool, seq, 6, seed=1)
+    for wrong in ([0, 6], [-1, 2], [3, 3], [4, 2]):
+        with pytest.raises(UsageError, match="must rise"):
+            pool.keep(seq, 0, torch.tensor(wrong))
+    for verb in (pool.append, pool.shorten):
+        with pytest.raises(UsageError, match="a count of -2"):
+            verb(seq, -2)
+    pool.check_integrity()
+    assert (seq.length, seq.tables[0].entries) == (6, 6)
+
+
 def test_an_evicted_sequence_is_never_shared():
     pool = pool_of(FULL)
     tokens = list(range(12))

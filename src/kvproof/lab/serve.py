@@ -53,6 +53,7 @@ class Engine:
         self.since = int(time.time())
         self._condition = threading.Condition()
         self._streams: dict[Request, queue.SimpleQueue[int | None]] = {}
+        self._sent: dict[Request, int] = {}  # tokens of each that its reader has been given
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="kvproof-lab-engine", daemon=True)
         self._thread.start()
@@ -87,6 +88,7 @@ class Engine:
                 yield token
         finally:
             with self._condition:
+                self._sent.pop(request, None)
                 if self._streams.pop(request, None) is not None and not request.done:
                     self.batcher.cancel(request)
                     self.metrics.end(request, "abort")
@@ -108,7 +110,6 @@ class Engine:
                     stream.put(None)
 
     def _work(self) -> None:
-        sent: dict[Request, int] = {}
         while True:
             with self._condition:
                 while self.batcher.idle and not self._closed:
@@ -116,19 +117,19 @@ class Engine:
                 if self._closed:
                     return
                 finished = self.batcher.step()
-                self._deliver([*self.batcher.running, *finished], sent)
+                self._deliver([*self.batcher.running, *finished])
             time.sleep(1e-5)  # a moment without the lock, so that handlers get their turn
 
-    def _deliver(self, requests: list[Request], sent: dict[Request, int]) -> None:
+    def _deliver(self, requests: list[Request]) -> None:
         for request in requests:
             stream = self._streams.get(request)
-            for token in request.tokens[sent.get(request, 0) :]:
+            for token in request.tokens[self._sent.get(request, 0) :]:
                 self.metrics.token(request)
                 if stream is not None:
                     stream.put(token)
-            sent[request] = len(request.tokens)
+            self._sent[request] = len(request.tokens)
             if request.done:
-                sent.pop(request)
+                self._sent.pop(request)
                 self.metrics.end(request, request.reason)
                 if stream is not None:
                     stream.put(None)

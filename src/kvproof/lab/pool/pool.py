@@ -93,6 +93,7 @@ class PagedPool:
     def append(self, sequence: Sequence, count: int) -> None:
         """Reserve `count` entries in every group; all or nothing."""
         self._check_alive(sequence)
+        _check_count(count)
         pairs = list(zip(self.groups, sequence.tables, strict=True))
         for group, table in pairs:
             if not group.books.can_take(group.needs(table, count)):
@@ -191,6 +192,7 @@ class PagedPool:
         UsageError, and nothing changes, where a state or a window has moved on.
         """
         self._check_alive(sequence)
+        _check_count(count)
         pairs = list(zip(self.groups, sequence.tables, strict=True))
         if not all(_can_shorten(g, t, count) for g, t in pairs):
             raise UsageError("these tokens can't be taken back", hint="a state or window moved on")
@@ -200,8 +202,15 @@ class PagedPool:
         del sequence.hashes[sequence.length // self.block_size :]
 
     def keep(self, sequence: Sequence, group: int, entries: torch.Tensor) -> None:
-        """Evict all but `entries` (rising indices) from one group's table and pack the rest."""
+        """Evict all but `entries` (rising indices) from one group's table and pack the rest.
+
+        UsageError for indices that do not rise within the table.
+        """
         self._check_alive(sequence)
+        held = sequence.tables[group].entries
+        edges = torch.cat((torch.tensor([-1]), entries, torch.tensor([held])))
+        if not bool((edges.diff() > 0).all()):
+            raise UsageError("entries to keep must rise", hint=f"give indices from 0 to {held - 1}")
         self.groups[group].keep(sequence.tables[group], entries)
 
     def close(self, sequence: Sequence) -> None:
@@ -235,6 +244,11 @@ class PagedPool:
     def _check_alive(self, sequence: Sequence) -> None:
         if not sequence.alive or sequence not in self.sequences:
             raise UsageError("the sequence is closed", hint="open a new one")
+
+
+def _check_count(count: int) -> None:
+    if count < 0:
+        raise UsageError(f"a count of {count} entries", hint="append adds, shorten takes back")
 
 
 def _parts(slots: tuple[Slot, ...], *, by_layer: bool) -> list[list[int]]:
