@@ -85,3 +85,43 @@ def test_the_router_starts_copies_of_the_server() -> None:
     assert found.model == "org/name"
     assert found.deployment.flags == {"dp_size": 4, "tp_size": 2, "mem_fraction_static": 0.8}
     assert found.ignored == ("router_policy", "router_cache_threshold")
+
+
+START = "python -m sglang.launch_server --model-path org/a"
+
+
+@pytest.mark.parametrize(
+    ("options", "release", "first"),
+    [
+        ("--mamba-full-memory-ratio 0.5", "0.5.3", "0.5.4"),
+        ("--pp-size 2 --page-size 64", "0.4.6", "0.4.7"),
+        ("--swa-full-tokens-ratio 0.5", "0.4.9.post6", None),
+        ("--swa-full-tokens-ratio 0.5", "0.4.9", "0.4.10"),
+        ("--moe-a2a-backend deepep", "0.4.10", "0.5.1"),
+        ("--mamba-full-memory-ratio 0.5", "0.5.3.dev3", None),
+        ("--tp 2 --max-running-requests 8 --mem-fraction-static 0.8", "0.3.0", None),
+    ],
+)
+def test_options_of_a_later_release_are_refused(
+    options: str, release: str, first: str | None
+) -> None:
+    """36 releases were read; one after a release's post releases may have what the next has."""
+    if first is None:
+        assert read_command(f"{START} {options}", engine=f"sglang@{release}").deployment.flags
+        return
+    with pytest.raises(UsageError, match=rf"SGLang {release} has no --\S+ \(from {first} on\)"):
+        read_command(f"{START} {options}", engine=f"sglang@{release}")
+    assert read_command(f"{START} {options}", engine=f"sglang@{first}").deployment.flags
+
+
+@pytest.mark.parametrize(
+    ("release", "named"),
+    [("0.5.10", "--nsa-decode-backend"), ("0.5.14", "--dsa-decode-backend"), (None, "--dsa-")],
+)
+def test_a_renamed_option_is_printed_as_the_release_has_it(release: str | None, named: str) -> None:
+    """nsa_decode_backend came with 0.5.4 and is dsa_decode_backend from 0.5.13 on."""
+    engine = "sglang" if release is None else f"sglang@{release}"
+    read = read_command(f"{START} --nsa-decode-backend flashmla_kv", engine=engine)
+    printed = render_command("org/a", read.deployment)
+    assert named in printed
+    assert read_command(printed, engine=engine).deployment.flags == read.deployment.flags

@@ -8,7 +8,14 @@ from typing import Any
 
 from kvproof.engine.arguments import Grammar, Option, by_prefix, number_or_text, values_ahead
 from kvproof.engine.command import Reader, Started, first_start, serving
-from kvproof.engine.sglang.flags import OWN_KV_DTYPES, canonical_flag, is_read, known_flags
+from kvproof.engine.sglang.flags import (
+    DATES,
+    OWN_KV_DTYPES,
+    canonical_flag,
+    is_read,
+    known_flags,
+    spelled_in,
+)
 from kvproof.engine.sglang.uncomputed import UNCOMPUTED
 from kvproof.engine.sglang.variables import UNFOLLOWED, options_of
 from kvproof.engine.shell import Words
@@ -84,6 +91,14 @@ def _spelled(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _offered(flags: Mapping[str, Any], version: str | None) -> Mapping[str, Any]:
+    """The flags under the names that the release has for them."""
+    return {
+        name if name in _NOT_ENGINE else spelled_in(name, version): value
+        for name, value in flags.items()
+    }
+
+
 def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     """The module's call with the flags in SGLang's own names."""
     name, at, revision = model.rpartition("@")
@@ -92,7 +107,7 @@ def _render(model: str, flags: Mapping[str, Any]) -> list[str]:
     for name, value in flags.items():
         if value is None or value is False or name in _NOT_ENGINE:
             continue
-        words.append(_spelled(canonical_flag(name)))
+        words.append(_spelled(name))
         value = "fp8_e4m3" if name == "kv_cache_dtype" and value == "fp8" else value
         if isinstance(value, list | tuple):
             words += [str(part) for part in value]
@@ -119,6 +134,8 @@ READER = Reader(
         uncomputed=UNCOMPUTED,
     ),
     render=_render,
+    offered=_offered,
+    later=DATES.refuse_later,
     calls=_CALLS,
     wrappers=_WRAPPERS,
 )

@@ -16,11 +16,14 @@ import msgspec
 
 from kvproof.engine.base import Deployment
 from kvproof.engine.cache_types import CacheType, Option, check_type, has_type
+from kvproof.engine.came import Dates
 from kvproof.engine.sglang.versions import Rules, rules_for
 from kvproof.errors import UsageError, unknown_name
 from kvproof.units import GIB, MIB, parse_bytes
 
 _DATA = Path(__file__).with_name("data") / "flags.json"
+DATES = Dates("SGLang", Path(__file__).with_name("data") / "came.json")
+"""Its options by the releases that brought them."""
 _ALIASES = {
     "tp": "tp_size", "tensor_parallel_size": "tp_size", "dp": "dp_size",
     "data_parallel_size": "dp_size", "pp": "pp_size", "pipeline_parallel_size": "pp_size",
@@ -127,9 +130,23 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
+def spelled_in(name: str, version: str | None) -> str:
+    """The name that a release (None: the newest) has for a flag: today's, else the one before."""
+    own = canonical_flag(name)
+    others = [alias for alias, whole in _ALIASES.items() if whole == own and alias in _names()]
+    return next((n for n in (own, *others) if not DATES.lacks(n, version)), own)
+
+
+@cache
+def _names() -> frozenset[str]:
+    """Every option of SGLang's own."""
+    return frozenset(json.loads(_DATA.read_text())["names"])
+
+
+@cache
 def known_flags() -> frozenset[str]:
     """Every name that some release understands."""
-    return frozenset(json.loads(_DATA.read_text())["names"]) | {*_ALIASES, *_OWN}
+    return _names() | {*_ALIASES, *_OWN}
 
 
 _READ = frozenset(

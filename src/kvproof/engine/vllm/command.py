@@ -11,7 +11,7 @@ import msgspec
 from kvproof.engine.arguments import Grammar, Option, by_prefix, one_value, values_ahead
 from kvproof.engine.command import Reader, Started, first_start, serving
 from kvproof.engine.shell import Words
-from kvproof.engine.vllm.came import refuse_later
+from kvproof.engine.vllm.came import DATES
 from kvproof.engine.vllm.flags import (
     BACKEND_VARIABLE,
     are_pairs,
@@ -271,7 +271,7 @@ READER = Reader(
     images=("vllm-openai", "vllm/vllm", "vllm-cpu", "llm-d", "huggingfaceserver"),
     entry=("vllm", "serve"),
     offered=_offered,
-    later=refuse_later,
+    later=DATES.refuse_later,
     calls=_CALLS,
     wrappers=(*_WRAPPERS, *_BENCHES),
 )
