@@ -285,3 +285,17 @@ def test_the_installed_transformers(family: str, kind: str, name: str) -> None:
     from measure_transformers import measure  # type: ignore[import-not-found]
 
     assert mismatches(measure(family, kind, name)) == []
+
+
+def test_a_batch_shares_the_position_ids_of_its_prompt() -> None:
+    """Qwen4: one row expanded over batch and sections; the first decoded token copies it."""
+    record = next(r for r in MEASURED["records"] if r["model_type"] == "qwen4_exp_text")
+    model = model_of(record["config"])
+    one, three = (
+        [engine.cache(model, CacheRequest(lengths=(12,) * batch, dtype="bf16", decode_steps=steps),
+                      None).allocated_bytes for steps in (0, 1)]
+        for batch in (1, 3)
+    )  # fmt: skip
+    layers = sum(slot.kind == "indexer" for slot in model.slots)
+    assert three[0] == 3 * one[0] - 2 * layers * 12 * 8
+    assert three[1] == 3 * one[1]

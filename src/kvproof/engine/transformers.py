@@ -108,9 +108,10 @@ def cache(model: Model, request: CacheRequest, version: str | None) -> Cache:
         own for slot, (_, own) in zip(model.slots, pairs, strict=True)
         if not (outside and isinstance(slot, (ConvSlot, RecurrentSlot)))
     )  # fmt: skip
+    shared = sum(_one_row(slot, ask) for slot in model.slots if isinstance(slot, IndexerSlot))
     return Cache(
         bytes=sum(slots),
-        allocated_bytes=batch * allocated,
+        allocated_bytes=batch * allocated - (batch - 1) * shared,
         slots=slots,
         layers=_by_layer(model, slots),
         terms=_terms(model, slots, ask, batch),
@@ -288,12 +289,18 @@ def _latent(slot: LatentSlot, ask: _Ask) -> Bytes:
 def _indexer(slot: IndexerSlot, ask: _Ask) -> Bytes:
     rows = (ask.tokens if ask.static is None else ask.static) * (ask.prompt > slot.after)
     keys = (slot.element or ask.model).bytes(rows * slot.dim)
-    # Position ids grow with the tokens in a static cache too; they are one row expanded to three
-    # until the first decoded token copies them.
+    # Position ids grow with the tokens in a static cache too.
     extra = ask.tokens * slot.extra_bytes
     behind = 0 if ask.decoded else ask.padded - ask.prompt
     unseen = (slot.element or ask.model).bytes(behind * slot.dim) * (ask.prompt > slot.after)
-    return keys + extra, keys + unseen + (extra if ask.decoded else extra // 3)
+    return keys + extra, keys + unseen + (extra if ask.decoded else _one_row(slot, ask))
+
+
+def _one_row(slot: IndexerSlot, ask: _Ask) -> int:
+    """Bytes of the position ids that a whole batch shares: one row, expanded to three of every
+    sequence until the first decoded token copies them.
+    """
+    return 0 if ask.decoded else ask.tokens * slot.extra_bytes // 3
 
 
 def _conv(slot: ConvSlot, ask: _Ask) -> Bytes:
