@@ -117,3 +117,13 @@ def test_a_draft_keeps_no_cache_of_a_type_that_the_card_does_not_have() -> None:
     asked = kvproof.Deployment("vllm@0.32", "T4", max_model_len=1024, speculative_config=draft)
     with pytest.raises(UsageError, match=r"no bfloat16 cache below capability 8\.0"):
         vllm.capacity(model, asked, 2 * 10**9)
+
+
+def test_an_asked_block_is_held_against_the_models_width() -> None:
+    """Gemma 4 E4B on a Thor: its sliding layers' 256 have kernels with pages of 128, its own 512
+    none; the real planner takes blocks of 64 (scripts/oracle_vllm.py, seed 91022, corner wide)."""
+    model = kvproof.load_model("google/gemma-4-E4B", offline=True)
+    flags = {"attention_backend": "FLASH_ATTN", "block_size": 64, "max_model_len": 8192}
+    asked = kvproof.Deployment("vllm@0.32", "Jetson-Thor-128GB", **flags)
+    found = vllm.capacity(model, asked, 60 * 10**9)
+    assert (found.num_blocks, found.block_size, found.bytes_per_block) == (57220, 64, 2**20)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from kvproof.observe.compare import compared
 from kvproof.observe.figures import Figure
 from kvproof.surfaces.cli.check import check
+from kvproof.surfaces.cli.plan import plan
 from kvproof.surfaces.report import comparisons
 
 LOG = """
@@ -123,3 +124,17 @@ def test_a_difference_beyond_all_that_is_printed_is_a_ratio(printed: float, show
     figure = Figure(name="graphs", value=printed, unit="B", step=1, text="", line=1)
     table = comparisons((compared(figure, 958.0, exact=True),))
     assert re.search(rf"B +{re.escape(shown)} +(ok|off)", table)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("Qwen/Qwen3-14B", "overheads learned from 1 start(s)"),
+     ("Qwen/Qwen3-8B", "1 start(s) learned on H100-80GB move this plan by nothing")],
+)  # fmt: skip
+def test_a_plan_says_what_a_learned_start_did_to_it(model: str, said: str) -> None:
+    run("-", "--gpu", "H100-80GB", "--offline", "--learn")
+    asked = [model, "--gpu", "H100-80GB", "--engine", "vllm@0.11.0", "--contexts", "4k"]
+    result = CliRunner().invoke(plan, asked, standalone_mode=False)
+    assert said in result.output
+    fresh = CliRunner().invoke(plan, [*asked, "--fresh"], standalone_mode=False)
+    assert "learned" not in fresh.output

@@ -71,8 +71,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             and (self.both_ways or not a.both_ways)
             and (self.shared_out or a.context_ranks == 1)
             and self.fits(a)
-            and (a.block_size is None or self.of(a).takes(a.block_size))
+            and (a.block_size is None or self.of(_as_checked(a)).takes(a.block_size))
         )
+
+
+def _as_checked(a: Attention) -> Attention:
+    """The attention whose blocks an asked one is held against: of the model's own width.
+
+    Source: vLLM 0.32, v1/attention/backend.py (supports_block_size), which asks without a layer.
+    """
+    return a if a.checked_dim is None else msgspec.structs.replace(a, head_dim=a.checked_dim)
 
 
 def flash_version(a: Attention) -> int:

@@ -31,6 +31,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     latent_dim: int = 512
     picked: int = 2048
     """Positions that a sparse model's indexer picks (index_topk)."""
+    checked_dim: int | None = None
+    """The width by which an asked block is checked, where it is not this layer's: the model's."""
     query_heads: int = 32
     kv_heads: int = 8
     kv_dtype: str = "auto"

@@ -186,7 +186,9 @@ def _other_backends(model: Model, settings: Settings) -> dict[Picked, Backend]:
     for key, slot in sorted(found.items(), key=lambda item: item[0]):
         one = msgspec.structs.replace(attention, kv_dtype="auto") if key[2] else attention
         if isinstance(slot, FullSlot):
-            one = msgspec.structs.replace(one, head_dim=slot.k_dim, value_dim=slot.v_dim)
+            one = msgspec.structs.replace(
+                one, head_dim=slot.k_dim, value_dim=slot.v_dim, checked_dim=attention.head_dim
+            )
         out[key] = _with_sinks(model, one, choose(one))
     return out
 

@@ -61,6 +61,10 @@ def plan(ctx: click.Context, /, source: str | None, **values: Any) -> int:
         overheads=learned,
         media_tokens=context_tokens(media),
     )
+    if learned is not None and learned.starts and not _learned_notes(answer):
+        said = f"{learned.starts} start(s) learned on {learned.gpu} move this plan by nothing"
+        ctx.meta["notes"] = (*notes_of(ctx), said)
+        warn((said,))
     _print(ctx, (model, deployment, answer, media))
     return 0 if answer.fits and answer.capacity.error is None else 1
 
