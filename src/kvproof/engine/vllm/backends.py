@@ -175,8 +175,7 @@ def check_triton(backend: Backend, attention: Attention) -> None:
     needed = (8, 9) if kept.startswith("fp8") else (8, 0) if kept == "bfloat16" else has
     if backend.name.startswith("TRITON_") and attention.platform == "cuda" and has < needed:
         raise UsageError(
-            f"vLLM's {backend.name} keeps no {kept} cache below capability "
-            f"{needed[0]}.{needed[1]}",
+            f"vLLM's {backend.name} keeps no {kept} cache below capability {needed[0]}.{needed[1]}",
             hint=f"set kv_cache_dtype={'bfloat16' if has >= (8, 0) else 'float16'}",
         )
 
