@@ -6,6 +6,7 @@ import pytest
 
 import kvproof
 from kvproof.engine.command import in_release, read_command, render_command
+from kvproof.engine.vllm.flags import read_flags
 
 _BY_VARIABLE = "VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve Qwen/Qwen3-8B"
 _BY_OPTION = "vllm serve Qwen/Qwen3-8B --attention-backend FLASHINFER"
@@ -37,6 +38,7 @@ def test_a_backend_is_named_as_the_release_reads_it(
 
 def test_limits_written_as_pairs_are_numbers() -> None:
     """`image=0` of early releases is `{"image": 0}` to the later ones, which take no "0"."""
-    read = read_command("vllm serve org/name --limit-mm-per-prompt image=0,video=2").deployment
-    assert read.flags["limit_mm_per_prompt"] == {"image": 0, "video": 2}
+    text = "vllm serve org/name --limit-mm-per-prompt image=0,video=2"
+    read = read_command(text, engine="vllm@0.9.2").deployment
+    assert read_flags(read)["limit_mm_per_prompt"] == {"image": 0, "video": 2}
     assert '{"image":0,"video":2}' in render_command("org/name", read)
