@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import Any
@@ -184,6 +185,8 @@ def _model(
 
     if isinstance(given, Model):
         return given, None
+    if given is None and (described := _described(log)) is not None:
+        return described, None
     if given is None and log.model is None:
         warnings.append("no model is named: figures are compared with each other only")
         return None, None
@@ -206,6 +209,20 @@ def _model(
         lacking = f"; not predicted: {names}" if names else ""
         warnings.append(f"{error.message}: figures are compared with each other only{lacking}")
         return None, error if given is not None else None
+
+
+def _described(log: Log) -> Model | None:
+    """The model whose metadata the log prints; None where it prints none, or none that is known."""
+    from kvproof.model.load import load
+
+    if log.metadata is None:
+        return None
+    try:
+        model = load(dict(log.metadata), offline=True)
+    except KvproofError:
+        return None
+    name = log.model or log.metadata.get("general.name") or model.name
+    return msgspec.structs.replace(model, name=re.split(r"[\\/]", str(name))[-1])
 
 
 def _another(log: Log, given: Model) -> list[str]:

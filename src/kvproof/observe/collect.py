@@ -14,7 +14,7 @@ from kvproof.observe.formats import ROUNDED
 from kvproof.observe.rows import Compiled, number, size
 from kvproof.observe.served import runner_flags
 from kvproof.observe.start import AHEAD, AHEAD_SOURCE, ARGUMENTS, RUNNER, Start, chosen
-from kvproof.observe.watch import Arguments, Program, Runner, Spoken, Thing, things_in
+from kvproof.observe.watch import Arguments, Described, Program, Runner, Spoken, Thing, things_in
 
 _WINDOW = 2048
 _MOST_TRIES = 20_000
@@ -80,6 +80,8 @@ class Collector:
                 held |= self._arguments(thing, raw, index)
             elif isinstance(thing, Spoken):
                 held |= self._command(thing, text)
+            elif isinstance(thing, Described):
+                held |= self._now.metadata.add(text)
             elif isinstance(thing, Runner):
                 held |= self._runner(text[text.lower().index(thing.literal) :], index)
             else:
@@ -258,6 +260,7 @@ class Collector:
             modules=frozenset(source for own, source, _ in start.rows if own == engine),
             notes=self._notes(start, engine),
             day=start.days.get(engine),
+            metadata=start.metadata.described() if engine == "llamacpp" else None,
         )
 
     def _fact(self, start: Start, engine: str, name: str) -> str | None:

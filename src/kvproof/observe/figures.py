@@ -59,7 +59,8 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     the releases that print such lines, `modules` the engine's modules that do. `notes` say what
     of the text was left aside. `gpus` are the devices by the names that the log has for them, in
     its order, where it names them one by one; `gpu` is the last that it names. `day`: when the
-    engine's lines were printed (2026-10-30), where they say so.
+    engine's lines were printed (2026-10-30), where they say so. `metadata`: those of the model's
+    GGUF file, where the log prints them whole.
     """
 
     engine: str
@@ -77,6 +78,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     gpus: tuple[tuple[str, str], ...] = ()
     day: str | None = None
+    metadata: Mapping[str, Any] | None = None
 
     @property
     def on_cpu(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from kvproof.observe.dates import Wording
 from kvproof.observe.figures import Figure
+from kvproof.observe.metadata import Dump
 
 SIZED = ("kv_cache_tokens", "num_blocks", "compute_buffer")
 """Figures that are printed once the cache has its size."""
@@ -40,6 +41,7 @@ class Start:
         self.facts: dict[tuple[str, str], str] = {}
         self.flags: dict[str, dict[str, Any]] = {}
         self.asked: dict[str, dict[str, Any]] = {}
+        self.metadata = Dump()
         self.gpus: dict[tuple[str, str], dict[str, str]] = {}
         self.problems: dict[str, int] = {}
         self.rows: dict[tuple[str, str, str], Wording] = {}

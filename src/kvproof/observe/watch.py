@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from kvproof.observe.formats import PROGRAMS, rows
+from kvproof.observe.metadata import LITERAL as METADATA
 from kvproof.observe.rows import Compiled
 
 _COMMON = frozenset(
@@ -73,6 +74,10 @@ class Spoken(msgspec.Struct, frozen=True):
     program: str = ""
 
 
+class Described(msgspec.Struct, frozen=True):
+    """A line of the metadata of a file that llama.cpp loads."""
+
+
 class Runner(msgspec.Struct, frozen=True):
     """The command line with which an Ollama server starts its runner."""
 
@@ -81,7 +86,7 @@ class Runner(msgspec.Struct, frozen=True):
 
 _CLOSING = {"(": ")", "{": "}"}
 
-Thing = Compiled | Arguments | Program | Problem | Spoken | Runner
+Thing = Compiled | Arguments | Program | Problem | Spoken | Described | Runner
 
 _ARGUMENTS = (
     ("llm engine (v", "vllm", r"with config: (.+)", _CONFIG_KEYS),
@@ -142,6 +147,7 @@ def _things() -> Iterable[tuple[str, Thing]]:
         yield literal, Spoken(engine, literal)
     for literal, engine, program in _BESIDE:
         yield literal, Spoken(engine, literal, program)
+    yield METADATA, Described()
     for literal in _RUNNERS:
         yield literal, Runner(literal)
     for literal in _PROBLEMS:
