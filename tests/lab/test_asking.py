@@ -12,8 +12,8 @@ pytest.importorskip("numba")
 
 from numba import njit
 
-from kvproof.lab.attention.asking import ASKED, asking
-from kvproof.lab.attention.shapes import STEP, STREAMS
+from kvproof.lab.attention.asking import asking
+from kvproof.lab.attention.shapes import STREAMS, step_of
 from kvproof.lab.attention.stored import ARRAYS, BF16, F32, INT8, STORED_BYTES
 from kvproof.lab.attention.vectors import LINE, address
 from kvproof.lab.pool.planes import TILE
@@ -21,21 +21,27 @@ from kvproof.lab.pool.planes import TILE
 pytestmark = pytest.mark.lab
 
 
-def asked_for(streams: int, kind: int, at: np.ndarray, count: int, rows: int) -> list[int]:
-    """The lines that are asked for of a chunk of `count` tiles of `rows` elements a position."""
-    places, ask_next = asking(streams, kind)
-    memory, lines = np.zeros(ASKED, ARRAYS[kind]), STORED_BYTES[kind]
-    line = LINE // lines
+def asked_for(
+    streams: int, kind: int, reader: int, at: np.ndarray, count: int, rows: int
+) -> list[int]:
+    """The lines that are asked for of a chunk of `count` tiles of `rows` elements a position.
+
+    They hold `kind`, and as much of `reader` is read meanwhile.
+    """
+    step = step_of(reader)
+    places, ask_next, _ = asking(streams, kind, step)
+    memory, line = np.zeros(LINE, ARRAYS[kind]), LINE // STORED_BYTES[kind]
+    lines, elements = step * TILE // line, step * TILE
 
     @njit
     def walk(at, count, rows, memory, found):
         n, here = 0, address(memory, 0)
         for i in range(count):
             spots = places(at, 0, count, i, (TILE, rows), 0)
-            for step in range(rows // STEP):
-                done = 0 if len(spots) > 1 else step * ASKED
+            for nth in range(rows // step):
+                done = 0 if len(spots) > 1 else nth * elements
                 for k in range(lines):
-                    found[n] = spots[k] if len(spots) > 1 else spots[0] + done + k * line
+                    found[n] = spots[k % len(spots)] + done + k // len(spots) * line
                     n += 1
                 spots = ask_next(here, spots, done)
         return n
@@ -46,10 +52,13 @@ def asked_for(streams: int, kind: int, at: np.ndarray, count: int, rows: int) ->
 
 @pytest.mark.parametrize("streams", [1, STREAMS])
 @pytest.mark.parametrize("count", [1, 3, 4, 7])
+@pytest.mark.parametrize("reader", [F32, INT8])
 @pytest.mark.parametrize("kind", [F32, BF16, INT8])
-def test_every_line_of_a_chunk_is_asked_for_once(streams: int, kind: int, count: int) -> None:
+def test_every_line_of_a_chunk_is_asked_for_once(
+    streams: int, kind: int, reader: int, count: int
+) -> None:
     rows, line = 64, LINE // STORED_BYTES[kind]
     tiles = np.array([5, 2, 9, 3, 0, 7, 1])[:count]
     at = np.append(tiles, tiles[-1]) * TILE
     every = [t * TILE * rows + k for t in sorted(tiles) for k in range(0, TILE * rows, line)]
-    assert asked_for(streams, kind, at, count, rows) == every
+    assert asked_for(streams, kind, reader, at, count, rows) == every

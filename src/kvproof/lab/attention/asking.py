@@ -14,12 +14,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from kvproof.lab.attention.shapes import STEP, STREAMS, inner
+from kvproof.lab.attention.shapes import STREAMS, inner
 from kvproof.lab.attention.stored import STORED_BYTES
 from kvproof.lab.attention.vectors import LINE, prefetch
 from kvproof.lab.pool.planes import TILE
 
-ASKED = STEP * TILE  # elements that are asked for at a time
+HANDFUL = 20  # lines: a processor waits for some 24 at a time and drops what is asked for beyond
 
 
 class Asking(NamedTuple):
@@ -27,17 +27,69 @@ class Asking(NamedTuple):
 
     places(at, first, count, i, stored, done): the spots where the i-th of as many shares of `count`
     tiles begins, tiles `stored` as (positions, elements of each); `done` elements of the share are
-    past. next(memory, spots, done): asks for ASKED elements; the spots after it.
+    past. next(memory, spots, done): asks for a step's elements; the spots after it.
+
+    some(upcoming, at, nth, stored): asks for the nth handful of lines, counted from the first share
+    on, of `upcoming` (memory, from, to), tiles of `at`. For arithmetic that reads nothing: softmax
+    would leave memory idle. What is asked for again later is there by then.
     """
 
     places: Any
     next: Any
+    some: Any
 
 
-@lru_cache(maxsize=8)
-def asking(streams: int, kind: int) -> Asking:
-    """Of memory that holds elements of `kind`, at 1 place or STREAMS places."""
-    lines, line = STORED_BYTES[kind], LINE // STORED_BYTES[kind]
+def _by_turns(lines: int, line: int) -> Any:
+    """Asking's `next` at STREAMS places, of so many lines: the same, or the next, line of each."""
+
+    @inner
+    def of_all(memory, spots, done):
+        a, b, c, d = spots
+        for spot in (a, b, c, d):
+            prefetch(memory, spot, line, 1, 1)
+        return a + line, b + line, c + line, d + line
+
+    @inner
+    def of_two(memory, spots, done):
+        a, b, c, d = spots
+        for spot in (a, b):
+            prefetch(memory, spot, line, 1, 1)
+        return c, d, a + line, b + line
+
+    @inner
+    def of_one(memory, spots, done):
+        a, b, c, d = spots
+        prefetch(memory, a, line, 1, 1)
+        return b, c, d, a + line
+
+    @inner
+    def of_all_twice(memory, spots, done):
+        return of_all(memory, of_all(memory, spots, done), done)
+
+    return {1: of_one, 2: of_two, STREAMS: of_all, 2 * STREAMS: of_all_twice}[lines]
+
+
+def _handful(places: Any, each: int, line: int) -> Any:
+    """Asking's `some`: `each` lines of every place."""
+
+    @inner
+    def some(upcoming, at, nth, stored):
+        memory, first, end = upcoming
+        if first < end:
+            for spot in places(at, first, end - first, 0, stored, 0):
+                for i in range(each):
+                    prefetch(memory, spot + (nth * each + i) * line, line, 1, 1)
+
+    return some
+
+
+@lru_cache(maxsize=16)
+def asking(streams: int, kind: int, step: int) -> Asking:
+    """Of memory that holds elements of `kind`, at 1 place or STREAMS places.
+
+    A step is `step` rows of TILE elements.
+    """
+    lines, line = STORED_BYTES[kind] * step * TILE // LINE, LINE // STORED_BYTES[kind]
 
     @inner
     def a_tile(at, first, count, i, stored, done):
@@ -62,25 +114,7 @@ def asking(streams: int, kind: int) -> Asking:
             place(at, first, 3 * count + i, stored, done),
         )
 
-    @inner
-    def of_all(memory, spots, done):
-        a, b, c, d = spots
-        for spot in (a, b, c, d):
-            prefetch(memory, spot, line, 1, 1)
-        return a + line, b + line, c + line, d + line
-
-    @inner
-    def of_two(memory, spots, done):
-        a, b, c, d = spots
-        for spot in (a, b):
-            prefetch(memory, spot, line, 1, 1)
-        return c, d, a + line, b + line
-
-    @inner
-    def of_one(memory, spots, done):
-        a, b, c, d = spots
-        prefetch(memory, a, line, 1, 1)
-        return b, c, d, a + line
-
-    by_turns = {1: of_one, 2: of_two, STREAMS: of_all}
-    return Asking(a_tile, on) if streams == 1 else Asking(quarters, by_turns[lines])
+    if streams == 1:
+        return Asking(a_tile, on, _handful(a_tile, HANDFUL, line))
+    some = _handful(quarters, HANDFUL // STREAMS, line)
+    return Asking(quarters, _by_turns(lines, line), some)

@@ -36,7 +36,7 @@ from kvproof.lab.attention.merge import NOTHING, Found, merge, same_head
 from kvproof.lab.attention.scores import BATCH, score_chunk_kernel, soften_kernel
 from kvproof.lab.attention.shapes import RUN, Plan, Shape, entry, kernel
 from kvproof.lab.attention.stored import ARRAYS, INT4, INTEGERS, SCALES, pair_of
-from kvproof.lab.attention.values import weigh_kernel, width_of
+from kvproof.lab.attention.values import asking_of, weigh_kernel, width_of
 from kvproof.lab.attention.vectors import address, pointer_to, vload, vsum
 from kvproof.lab.attention.whole import fold_kernel, round_queries
 from kvproof.lab.pool.planes import TILE
@@ -156,12 +156,16 @@ def weigh_seen_kernel(plan: Plan) -> Any:
     """
     weigh, whole = weigh_kernel(plan), plan.v_kind in INTEGERS
     fold, pair = fold_kernel(plan.v_kind), pair_of(plan.v_kind)
+    ask_some = asking_of(plan).some
 
     @kernel
     def weigh_seen(room, planes, at, count, bounds, upcoming, shape, spare, out, tops):
         (low, high), tile = bounds, shape.tile
         if whole:
-            fold(room, planes.v_scales, at, count, low, high, shape)
+            for j in range(0, count, RUN // tile):
+                ask_some(upcoming, at, 1 + j * tile // RUN, (tile, shape.k_rows))
+                here, some = address(at, j), min(RUN // tile, count - j)
+                fold(room, planes.v_scales, here, some, j * tile, bounds, shape)
             weigh(room, planes.values, at, 0, count, upcoming, shape, out)
         else:
             first, last = -(-low // tile), high // tile
@@ -194,7 +198,7 @@ def item_kernel(plan: Plan) -> Any:
     `span`: the head, its blocks begin..end, visible positions low..high; of one sequence.
     """
     score_chunk, soften = score_chunk_kernel(plan), soften_kernel(width_of(plan))
-    weigh_seen = weigh_seen_kernel(plan)
+    weigh_seen, ask_some = weigh_seen_kernel(plan), asking_of(plan).some
 
     @kernel
     def item(desk, planes, table, span, shape, out, tops):
@@ -207,8 +211,9 @@ def item_kernel(plan: Plan) -> Any:
             count, here = min(step, last - p), address(at, p - first)
             bounds = max(0, low - p * tile), min(high - p * tile, count * tile)
             score_chunk(room, planes, here, count, True, shape)
-            soften(room, bounds[0], bounds[1], count * tile, shape, out, tops)
             upcoming = planes.keys, count, min(last - p, count + step)
+            ask_some(upcoming, here, 0, (tile, shape.k_rows))
+            soften(room, bounds[0], bounds[1], count * tile, shape, out, tops)
             weigh_seen(room, planes, here, count, bounds, upcoming, shape, desk.spare, out, tops)
 
     return item

@@ -13,7 +13,7 @@ import numpy as np
 
 from kvproof.lab.attention.asking import asking
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.shapes import STEP, Plan, inner, kernel, pack_of
+from kvproof.lab.attention.shapes import Plan, inner, kernel, pack_of, step_of
 from kvproof.lab.attention.stored import (
     INT4,
     INTEGERS,
@@ -64,7 +64,8 @@ def score_kernel(plan: Plan) -> Any:
     kind, rows, columns = plan.k_kind, plan.rows, plan.columns
     tile, wide = rows * columns, rows * columns * plan.sums
     form = 16 * rows + columns
-    pack, ask_next = pack_of(kind), asking(plan.streams, plan.v_kind).next
+    pack, step = pack_of(kind), step_of(kind)
+    ask_next = asking(plan.streams, plan.v_kind, step).next
 
     @inner
     def score(q, q_scales, q_sums, row, keys, at, scales, some, shape, ask, out, place):
@@ -73,14 +74,14 @@ def score_kernel(plan: Plan) -> Any:
         values, spots, begin, end = ask
         for g in range(shape.k_groups):
             acc = tile_zero_whole(wide) if kind in INTEGERS else tile_zero(wide)
-            for _ in range(0, shape.k_rows // shape.k_groups, STEP):
+            for _ in range(0, shape.k_rows // shape.k_groups, step):
                 if begin <= i < end:
                     spots = ask_next(values, spots, i * columns * WIDTH)
-                numbers = stored_rows(keys, at, columns * WIDTH, STEP, columns, kind)
+                numbers = stored_rows(keys, at, columns * WIDTH, step, columns, kind)
                 acc = tile_dot(acc, q, first, shape.k_dim, numbers, form)
-                at += STEP * columns * WIDTH
-                first += STEP * pack
-                i += STEP
+                at += step * columns * WIDTH
+                first += step * pack
+                i += step
             part = tile_fold(acc, tile)
             if kind in INTEGERS:
                 s, by = row * shape.k_groups + g, some + g * columns * WIDTH
@@ -105,7 +106,8 @@ def score_chunk_kernel(plan: Plan) -> Any:
     would wait for all.
     """
     score, rows, whole = score_kernel(plan), plan.rows, plan.k_kind in INTEGERS
-    places, least = asking(plan.streams, plan.v_kind).places, plan.streams * STEP
+    step = step_of(plan.k_kind)
+    places, least = asking(plan.streams, plan.v_kind, step).places, plan.streams * step
 
     @kernel
     def score_chunk(room, planes, at, count, ahead, shape):

@@ -23,7 +23,8 @@ PHASES = {1: 16384, STREAMS: 65536}
 SPREAD = {F32: 4, BF16: 4, INT8: 1}
 CHUNKS = (32, 256)  # positions whose scores are held at a time: at least, at most
 RUN = 64  # positions whose weights are rounded by the largest of them, for integers (`whole.py`)
-STEP = 4  # stored rows (of keys), or positions (of values), that are taken at a time
+STEP = 4  # stored rows (of keys), or positions (of values), that are taken at a time;
+LONG_STEP = 8  # of int8, whose line takes fewer instructions than a loop's turn
 LARGEST_WHOLE = 512  # positions, or numbers of a group: 512 * 127 * 32767 < 2**31
 
 
@@ -96,6 +97,11 @@ class Plan(NamedTuple):
     value_sums: int
     gathered: bool
     streams: int
+
+
+def step_of(kind: int) -> int:
+    """Stored rows, or positions, of `kind` that are taken at a time."""
+    return LONG_STEP if kind == INT8 else STEP
 
 
 def pack_of(kind: int) -> int:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from kvproof.lab.attention.asking import asking
+from kvproof.lab.attention.asking import Asking, asking
 from kvproof.lab.attention.emit import WIDTH
-from kvproof.lab.attention.shapes import RUN, STEP, Plan, inner, kernel, pack_of
+from kvproof.lab.attention.shapes import RUN, Plan, inner, kernel, pack_of, step_of
 from kvproof.lab.attention.stored import INT4, INTEGERS, pair_of, stored_rows
 from kvproof.lab.attention.tiles import (
     tile_add_each,
@@ -47,6 +47,11 @@ def value_form(plan: Plan) -> int:
     return 16 * plan.value_rows + across_of(plan)
 
 
+def asking_of(plan: Plan) -> Asking:
+    """How the next keys are asked for while values are read."""
+    return asking(plan.streams, plan.k_kind, step_of(plan.v_kind))
+
+
 @lru_cache(maxsize=64)
 def run_kernel(plan: Plan) -> Any:
     """sum_run(acc, weights, w, values, at, run, begin, upcoming, shape) -> acc, spots.
@@ -56,28 +61,28 @@ def run_kernel(plan: Plan) -> Any:
     asked for. Where places are asked for by turns, tiles are read so too, a step of each.
     """
     kind, columns, form = plan.v_kind, plan.value_columns, value_form(plan)
-    ask_next = asking(plan.streams, plan.k_kind).next
+    step, ask_next = step_of(kind), asking_of(plan).next
 
     @inner
     def a_tile(acc, weights, w, values, at, run, begin, upcoming, shape):
         keys, spots, ahead = upcoming
         base = at[run[0]] * shape.v_rows + begin
-        for t in range(0, shape.tile, STEP):
+        for t in range(0, shape.tile, step):
             if ahead:
                 spots = ask_next(keys, spots, t * SLICE)
-            numbers = stored_rows(values, base + t * SLICE, SLICE, STEP, columns, kind)
+            numbers = stored_rows(values, base + t * SLICE, SLICE, step, columns, kind)
             acc = tile_dot(acc, weights, w + t, shape.chunk, numbers, form)
         return acc, (spots[0] + shape.tile * SLICE,)
 
     @inner
     def by_turns(acc, weights, w, values, at, run, begin, upcoming, shape):
         keys, spots, ahead = upcoming
-        for t in range(0, shape.tile, STEP):
+        for t in range(0, shape.tile, step):
             for j in range(run[0], run[1]):
                 if ahead:
                     spots = ask_next(keys, spots, 0)
                 base = at[j] * shape.v_rows + begin + t * SLICE
-                numbers = stored_rows(values, base, SLICE, STEP, columns, kind)
+                numbers = stored_rows(values, base, SLICE, step, columns, kind)
                 place = w + (j - run[0]) * shape.tile + t
                 acc = tile_dot(acc, weights, place, shape.chunk, numbers, form)
         return acc, spots
@@ -124,7 +129,7 @@ def weigh_kernel(plan: Plan) -> Any:
     whole, wide = kind in INTEGERS, rows * across_of(plan) * plan.value_sums
     width, pair = width_of(plan), pair_of(kind)
     sum_run, add = run_kernel(plan), add_kernel(plan)
-    places = asking(streams, plan.k_kind).places
+    places = asking_of(plan).places
 
     @kernel
     def weigh(room, values, at, first, last, upcoming, shape, out):

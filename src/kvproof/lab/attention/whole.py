@@ -20,7 +20,6 @@ from kvproof.lab.attention.emit import WIDTH
 from kvproof.lab.attention.shapes import RUN, inner, kernel
 from kvproof.lab.attention.stored import INT4, first_vector, stored_minima, stored_scales
 from kvproof.lab.attention.vectors import (
-    address,
     by_two,
     lanes_or_zero,
     splat,
@@ -100,15 +99,18 @@ def heaviest(scores, first, size):
 
 
 @lru_cache(maxsize=2)
-def fold_run_kernel(kind: int) -> Any:
-    """fold_run(room, scales, at, count, start, bounds, shape): a run's weights; see `fold_kernel`.
+def fold_kernel(kind: int) -> Any:
+    """fold(room, scales, at, count, start, bounds, shape): weights of a run's tiles as integers.
 
     The run's `count` tiles hold the chunk's positions from `start` on; those of `bounds` count.
+    weights[group, query, position] = weight times scale in 16 bits, for int4 in the order of its
+    products, (0, 2), (1, 3) of each four. factors[run, group, query] is what a unit is worth in
+    each RUN of positions, lows[run, group, query] the weighted sum of minima.
     """
     spread = spread_kernel(kind)
 
     @kernel
-    def fold_run(room, scales, at, count, start, bounds, shape):
+    def fold(room, scales, at, count, start, bounds, shape):
         chunk, size, run = shape.chunk, count * shape.tile, start // RUN
         low, high = bounds[0] - start, bounds[1] - start
         for g in range(shape.v_groups):
@@ -128,26 +130,5 @@ def fold_run_kernel(kind: int) -> Any:
                         total = vfma(w, vload(room.minima, t), total)
                     vstore16(room.weights, i * chunk + start + t, x)
                 room.lows[factor] = vsum(total)
-
-    return fold_run
-
-
-@lru_cache(maxsize=2)
-def fold_kernel(kind: int) -> Any:
-    """fold(room, scales, at, count, low, high, shape): weights of `count` tiles as integers.
-
-    weights[group, query, position] = weight times scale in 16 bits; positions low..high count;
-    for int4 in the order of its products, (0, 2), (1, 3) of each four. factors[run, group, query]
-    is what a unit is worth in each RUN of positions, lows[run, group, query] the weighted sum of
-    minima.
-    """
-    fold_run = fold_run_kernel(kind)
-
-    @kernel
-    def fold(room, scales, at, count, low, high, shape):
-        per = RUN // shape.tile
-        for j in range(0, count, per):
-            here, some = address(at, j), min(per, count - j)
-            fold_run(room, scales, here, some, j * shape.tile, (low, high), shape)
 
     return fold
