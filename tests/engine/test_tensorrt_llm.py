@@ -394,3 +394,24 @@ def test_what_the_log_of_a_public_start_says() -> None:
     assert report.log.flags["max_tokens"] == 8224
     assert {row.name for row in report.rows} >= {"weights", "available_kv_memory"}
     assert all(row.ok for row in report.rows)
+
+
+def test_estimates_show_their_numbers_and_bounds() -> None:
+    """Activations from their parts; what they may be off by is what the pool may be off by."""
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    found = kvproof.budget(model, kvproof.Deployment("tensorrt_llm@1.2", "H100-80GB"))
+    named = {term.name: term for term in found.terms}
+    assert named["activations"].formula.startswith("8,192 tokens x 4,096 x 2 B x 8 rows / 1 ranks")
+    bounded = [named[name] for name in
+               ("context", "weights", "activations", "buffers of the batch")]  # fmt: skip
+    assert all(term.low is not None and term.low < term.value for term in bounded)
+    more = sum(float(term.high or 0) - term.value for term in bounded)
+    block = 32 * 131_072
+    assert found.kv_bytes - found.interval[0] == pytest.approx(0.9 * more, abs=block)
+    assert "kvCacheManager" not in named["context"].source + named["activations"].source
+
+
+def test_given_what_is_free_nothing_is_in_doubt() -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    known = kvproof.Deployment("tensorrt_llm@1.2", "H100-80GB", free_memory=60 * 2**30)
+    assert all(term.exact for term in kvproof.budget(model, known).terms)

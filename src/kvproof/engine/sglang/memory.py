@@ -25,6 +25,14 @@ from kvproof.terms import Term
 from kvproof.units import GIB, MIB
 
 _SOURCE = "SGLang 0.5.23, mem_cache/kv_cache_configurator.py"
+_CONTEXT_SOURCE = (
+    'start-up logs: the driver\'s total less what "Load weight begin" prints as free (H100, MI355X)'
+)
+_GIVEN_SOURCE = "the free memory given: what a log prints before it loads weights"
+_UNIFIED_SOURCE = "start-up logs of GB10: 111.7 of 121.7 GiB are free in one, less in another"
+_WEIGHTS_SOURCE = (
+    "tensor shapes of the architecture; bounds by what start-up logs print for loading"
+)
 # Context, communicators and kernels' own memory before weights are loaded, of one rank and of
 # several: what start-up logs print as free, taken from the driver's total (H100, MI355X).
 _CONTEXT = {False: (0.7, 1.6), True: (1.0, 4.2)}
@@ -148,22 +156,16 @@ def _terms(
     used = flags.get("used", 0)
     context = static.total - static.before - used
     given = flags.get("free_memory") is not None
-    held = "CUDA context, communicators and what else is resident"
-    if context == int(_UNIFIED * GIB):
-        held = "system and desktop on memory shared with the CPU, by one start (Qwen3.8-27B, GB10)"
     terms = [
-        _term("context and other processes" if not used else "context", context,
-              "what the log prints as free, taken from the card" if given
-              else held,
-              low=None if given else context * _CONTEXT_LOW,
-              high=None if given else context * _most(context)),
+        _context_term(context, static, used=bool(used), given=given),
         *([_term("other processes", used, "in use before the start, less to share out")]
           if used else []),
         _term("weights", static.weights, f"tensor shapes over {flags.tp} ranks{_which(flags)}"
               + (f", and {static.grown:,} B that loading leaves in shared memory"
-                 if static.grown else ""), low=_weights(static)[0], high=_weights(static)[1]),
+                 if static.grown else ""), low=_weights(static)[0], high=_weights(static)[1],
+              source=_WEIGHTS_SOURCE),
         _term("kept free for activations and graphs", static.kept,
-              f"{static.before:,} B x (1 - {static.fraction:.4f})"),
+              f"{static.before:,} B free before loading x (1 - {static.fraction:.4f})"),
     ]  # fmt: skip
     if static.draft_weights:
         terms.append(_term("draft weights", static.draft_weights, "its layers"))
@@ -178,8 +180,29 @@ def _terms(
         terms.append(_term("scales", scales, f"{pools.unprinted:,} B a token that no line counts"))
     if draft:
         terms.append(_term("draft cache", draft, f"{pools.draft:,} B a token"))
-    terms.append(_term("KV cache", kv, "what is left"))
+    left = f"{static.pools - states.counted:,} B to share out, in pages of {pools.page} and padding"
+    terms.append(_term("KV cache", kv, left))
     return terms
+
+
+def _context_term(context: int, static: Static, *, used: bool, given: bool) -> Term:
+    """What is gone before the weights are loaded: printed, or as start-up logs show it."""
+    name = "context" if used else "context and other processes"
+    if given:
+        how = f"{static.total:,} B of the card less {static.before:,} B free"
+        return _term(name, context, how, source=_GIVEN_SOURCE)
+    shared = context == int(_UNIFIED * GIB)
+    held = "CUDA context, communicators and what else is resident"
+    if shared:
+        held = "system and desktop on memory shared with the CPU, by one start (Qwen3.8-27B, GB10)"
+    return _term(
+        name,
+        context,
+        f"{held}: {context / GIB:g} GiB",
+        low=context * _CONTEXT_LOW,
+        high=context * _most(context),
+        source=_UNIFIED_SOURCE if shared else _CONTEXT_SOURCE,
+    )
 
 
 def _weights(static: Static) -> tuple[float, float]:
@@ -220,14 +243,20 @@ def _interval(static: Static, flags: Flags, pools: Pools, kv: int) -> tuple[int,
 
 
 def _term(
-    name: str, value: float, formula: str, *, low: float | None = None, high: float | None = None
+    name: str,
+    value: float,
+    formula: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    source: str = _SOURCE,
 ) -> Term:
     return Term(
         name=name,
         value=int(value),
         unit="B",
         formula=f"{formula} = {int(value):,} B",
-        source=_SOURCE,
+        source=source,
         low=None if low is None else int(low),
         high=None if high is None else int(high),
     )

@@ -11,7 +11,6 @@ budgets are estimates; a log that prints `available` makes them exact (free_memo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -44,7 +43,7 @@ from kvproof.engine.tensorrt_llm.weights import weight_bytes
 from kvproof.errors import KvproofError, UsageError
 from kvproof.kinds import CrossSlot, LatentSlot, Types
 from kvproof.model.types import Model
-from kvproof.terms import Term
+from kvproof.terms import Term, Unit
 from kvproof.units import GIB
 
 __all__ = (
@@ -53,6 +52,11 @@ __all__ = (
 )  # fmt: skip
 
 _SOURCE = "TensorRT-LLM, cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp"
+_STATES_SOURCE = "TensorRT-LLM 1.x, tensorrt_llm/_torch/pyexecutor/mamba_cache_manager.py"
+_WEIGHTS_SOURCE = "tensor shapes of the architecture; 1 % in doubt"
+_AGREED = "budgets of the four public starts whose model and card are known lie within 4.3 %"
+_CONTEXT_SOURCE = f"estimate, 1 GiB in doubt with all that no other term names; {_AGREED}"
+_ACTIVATIONS_SOURCE = f"estimate, half of it in doubt; {_AGREED}"
 TRAITS = Traits(
     unlike_ranks="tokens",
     newest=releases()[-1],
@@ -63,6 +67,8 @@ TRAITS = Traits(
     ),
 )
 _CONTEXT = 0.6 * GIB
+_ROWS = 8
+"""Rows as wide as the hidden state, in 16 bits, that a token has at once while a batch runs."""
 _ONE_LOG = "rests on one start (0.19.0, Llama 3.1 8B in FP8 on an RTX 5090)"
 
 
@@ -230,7 +236,7 @@ def _buffers(model: Model, flags: Flags) -> tuple[int, int]:
     less (4.5 in all by a log of 0.19); the PyTorch one keeps one.
     """
     logits = flags.max_batch_size * model.vocab_size * 4
-    activation = flags.max_num_tokens * model.hidden_size * 2 * 8 // flags.tp
+    activation = flags.max_num_tokens * model.hidden_size * 2 * _ROWS // flags.tp
     return activation, int(logits * flags.logit_copies)
 
 
@@ -239,9 +245,41 @@ def _one_log(flags: Flags) -> bool:
     return flags.compiled and not flags.before(0, 17)
 
 
-def _buffer_words(flags: Flags) -> str:
-    one = f", {flags.logit_copies:g} copies: {_ONE_LOG}" if _one_log(flags) else ""
-    return f"logits of {flags.max_batch_size:,} sequences{one}"
+def _estimates(
+    model: Model, flags: Flags, weights: int, *, known: bool
+) -> tuple[list[Term], float]:
+    """Terms that are estimates, and how far they may be off together.
+
+    `known`: what is free was given, so that nothing of the pool rests on them.
+    """
+    activation, sampling = _buffers(model, flags)
+    batch = f"{flags.max_num_tokens:,} tokens x {model.hidden_size:,} x 2 B x {_ROWS} rows"
+    logits = f"{flags.max_batch_size:,} sequences x {model.vocab_size:,} logits x 4 B"
+    each = "copy" if flags.logit_copies == 1 else "copies"
+    rows = (
+        ("context", int(_CONTEXT), GIB, "CUDA context and what else is resident: "
+         f"{_CONTEXT / GIB:g} GiB", _CONTEXT_SOURCE),
+        ("weights", weights, 0.01 * weights, f"tensor shapes over {flags.tp} ranks",
+         _WEIGHTS_SOURCE),
+        ("activations", activation, 0.5 * activation, f"{batch} / {flags.tp} ranks",
+         _ACTIVATIONS_SOURCE),
+        ("buffers of the batch", sampling, (1.0 if _one_log(flags) else 0.5) * sampling,
+         f"{logits} x {flags.logit_copies:g} {each}", _copies_source(flags)),
+    )  # fmt: skip
+    terms = [
+        _term(name, value, formula, source=source, doubt=0.0 if known else doubt)
+        for name, value, doubt, formula, source in rows
+    ]
+    return terms, 0.0 if known else sum(doubt for _, _, doubt, _, _ in rows)
+
+
+def _copies_source(flags: Flags) -> str:
+    """What says how many copies of the logits a start keeps."""
+    if not flags.compiled:
+        return "estimate: one copy for the sampler of the PyTorch backend, half of it in doubt"
+    if _one_log(flags):
+        return f"{_ONE_LOG}: all of it in doubt"
+    return "start-up logs of 0.12 and 0.14, half of it in doubt"
 
 
 def _states(model: Model, flags: Flags) -> int:
@@ -300,44 +338,51 @@ def budget(model: Model, deployment: Deployment) -> Budget:
         raise UsageError("no GPU is named", hint="give gpu=... or gpu_memory=...")
     flags = _deciding(model, deployment, flags)
     weights, states = weight_bytes(model, flags), _states(model, flags)
-    activation, sampling = _buffers(model, flags)
-    context, used, known = int(_CONTEXT), flags.get("used", 0), flags.get("free_memory")
+    used, known = flags.get("used", 0), flags.get("free_memory")
     free = _free(model, flags, total)
     kv = _pool(model, flags, free)
+    estimates, spread = _estimates(model, flags, weights, known=known is not None)
+    low = _pool(model, flags, max(0, free - int(spread)))
+    interval = (low, _pool(model, flags, free + int(spread)))
     terms = [
-        _term("context", context, "CUDA context and other processes"),
+        estimates[0],
         *([_term("other processes", used, "in use before the start")] if used else []),
-        _term("weights", weights, f"tensor shapes over {flags.tp} ranks"),
-        _term("activations", activation, f"a batch of {flags.max_num_tokens:,} tokens"),
-        _term("buffers of the batch", sampling, _buffer_words(flags)),
+        *estimates[1:],
     ]
     if _states_alone(model, flags):
         terms += _state_terms(flags, states, kv, free)
     else:
         if states:
-            terms.append(_term("states", states, f"{flags.max_batch_size:,} sequences"))
+            terms.append(_states_term(flags, states))
         terms += [
             _term("left free", free - kv, f"{free:,} B x (1 - {flags.fraction:g}) and rounding"),
             _term("KV cache", kv, f"{free:,} B x {flags.fraction:g} in blocks"),
         ]
+    terms[-1] = _bounded(terms[-1], interval)
     rest = total - sum(int(term.value) for term in terms)
     if rest and known is not None:
         terms.append(_term("not accounted for", rest, "the free memory given, or a missing part"))
     elif rest:
         terms.append(_term("missing", rest, f"{total:,} B less all terms"))
-    doubt = 1.0 if _one_log(flags) else 0.5
-    spread = int(0.5 * (activation + 0.02 * weights) + doubt * sampling + GIB)
-    spread = 0 if known is not None else spread
-    low = _pool(model, flags, max(0, free - spread))
-    return Budget(
-        kv_bytes=kv, interval=(low, _pool(model, flags, free + spread)), terms=tuple(terms)
-    )
+    return Budget(kv_bytes=kv, interval=interval, terms=tuple(terms))
+
+
+def _bounded(term: Term, interval: tuple[int, int]) -> Term:
+    """The cache's term with its bounds, where it rests on estimates."""
+    low, high = interval
+    return term if low == high else msgspec.structs.replace(term, low=low, high=high)
+
+
+def _states_term(flags: Flags, states: int) -> Term:
+    each = states // flags.max_batch_size
+    formula = f"{flags.max_batch_size:,} sequences x {each:,} B"
+    return _term("states", states, formula, source=_STATES_SOURCE)
 
 
 def _state_terms(flags: Flags, states: int, kv: int, free: int) -> list[Term]:
     """The states of a full batch as the cache, or what they lack."""
     formula = f"{flags.max_batch_size:,} sequences"
-    lacking = [] if kv else [_term("states", states, formula)]
+    lacking = [] if kv else [_states_term(flags, states)]
     left = _term("left free", max(0, free - states), f"{free:,} B - {states:,} B of states")
     return [*lacking, left, _term("KV cache", kv, f"states of {formula}, none without all")]
 
@@ -385,5 +430,22 @@ def cache(model: Model, request: CacheRequest, version: str | None = None) -> Ca
     return Cache(bytes=sum(slots), allocated_bytes=allocated, slots=slots, layers=tuple(layers))
 
 
-def _term(name: str, value: int, formula: str, unit: Any = "B") -> Term:
-    return Term(name=name, value=value, unit=unit, formula=f"{formula} = {value:,}", source=_SOURCE)
+def _term(
+    name: str,
+    value: int,
+    formula: str,
+    unit: Unit = "B",
+    *,
+    source: str = _SOURCE,
+    doubt: float = 0.0,
+) -> Term:
+    """A term; `doubt` bounds an estimate, by as many of its units to either side."""
+    return Term(
+        name=name,
+        value=value,
+        unit=unit,
+        formula=f"{formula} = {value:,}{' B' if unit == 'B' else ''}",
+        source=source,
+        low=max(0, int(value - doubt)) if doubt else None,
+        high=int(value + doubt) if doubt else None,
+    )
