@@ -7,7 +7,9 @@ from typing import Literal
 
 import msgspec
 
-Unit = Literal["B", "B/token", "token", "s", "1", "FLOP", "B/s", "FLOP/s", "param", "sequence"]
+Unit = Literal[
+    "B", "B/token", "token", "s", "1", "FLOP", "B/s", "FLOP/s", "param", "sequence", "token/s"
+]
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):

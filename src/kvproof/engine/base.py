@@ -286,6 +286,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int | None = None
     estimated_max_model_len: int | None = None
     """The longest request that fits, where one of max_model_len does not and the engine says so."""
+    held_in: str = "blocks"
+    """What `usable_blocks` and `blocks_held` count."""
     blocks_held: Callable[[int], int]
 
     @overload

@@ -295,6 +295,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
         if fits
         else f"a sequence of {length:,} tokens needs {whole:,} B of {kv_bytes:,} B",
         usable_blocks=kv_bytes,
+        held_in="B",
         blocks_held=sequence_bytes,
     )
 

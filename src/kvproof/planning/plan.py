@@ -24,8 +24,10 @@ from kvproof.errors import UsageError
 from kvproof.kinds import Types
 from kvproof.model.types import Model
 from kvproof.planning.contexts import check_room, contexts_up_to, left_out, startable_length
+from kvproof.planning.derivation import fit_terms, pace_terms, sequence_term, token_term
 from kvproof.planning.machine import efficiency_of, machine_of, shared_out
 from kvproof.planning.remarks import remarks, shorter_start
+from kvproof.terms import Term
 from kvproof.timing.step import Machine, StepTime, crossover_tokens, step_time
 
 
@@ -46,6 +48,8 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     limit: Literal["capacity", "max_num_seqs", "max_model_len"]
     step: StepTime | None
     alone: StepTime | None
+    terms: tuple[Term, ...] = ()
+    """How what is shown of the row comes about; the step's own terms are in `step`."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +77,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     crossover_tokens: float | None
     fits: bool
     warnings: tuple[str, ...]
+    terms: tuple[Term, ...] = ()
+    """How a token's bytes and the crossover come about."""
 
 
 def make_plan(
@@ -118,6 +124,7 @@ def make_plan(
         crossover_tokens=_crossover(asked, contexts[0]),
         fits=budget.kv_bytes > 0 and not refusals and any(row.sequences for row in rows),
         warnings=(*filter(None, said), *refusals),
+        terms=_own_terms(asked, contexts[0]),
     )
 
 
@@ -151,8 +158,7 @@ def _asked(model: Model, deployment: Deployment, budget: Budget) -> _Asked:
 
 
 def _bytes_per_token(asked: _Asked) -> int:
-    own = sum(slot.entry_bytes(asked.types) for slot in asked.model.slots if slot.kind != "cross")
-    return own + (asked.draft.bytes_per_token if asked.draft else 0)
+    return int(token_term(asked.model, asked.types, asked.draft).value)
 
 
 def _crossover(asked: _Asked, context: int) -> float | None:
@@ -160,6 +166,23 @@ def _crossover(asked: _Asked, context: int) -> float | None:
     machine = shared_out(deployment, Machine(bandwidth=1.0, flops=None))
     reads = (asked.weights.streamed, asked.weights.experts)
     return crossover_tokens(model, asked.types, *reads, machine=machine, context=context)
+
+
+def _own_terms(asked: _Asked, context: int) -> tuple[Term, ...]:
+    """A token's bytes, and the cached tokens at which KV reads equal weight reads."""
+    token = token_term(asked.model, asked.types, asked.draft)
+    crossing = _crossover(asked, context)
+    if crossing is None:
+        return (token,)
+    formula = (
+        f"cached tokens in sequences of {context:,} whose reads equal those of the weights, "
+        f"which {crossing / context:,.1f} such sequences read = {crossing:,.0f}"
+    )
+    source = "tensor shapes; slots of the model"
+    return (
+        token,
+        Term(name="crossover", value=crossing, unit="token", formula=formula, source=source),
+    )
 
 
 def _replicas(deployment: Deployment) -> int:
@@ -181,9 +204,10 @@ def _row(asked: _Asked, context: int) -> PlanRow:
     model, deployment, types = asked.model, asked.deployment, asked.types
     capacity = asked.capacity
     refused = asked.limit is not None and context > asked.limit
-    startable = startable_length(capacity)
-    stopped = refused or (startable is not None and context > startable)
-    count = 0 if stopped else capacity.sequences(context)
+    bounds = [n for n in (asked.limit, startable_length(capacity)) if n is not None]
+    copies = (asked.replicas, hooks.copies(deployment).attention)
+    fit = fit_terms(capacity, context, min(bounds, default=None), copies)
+    count = int(fit[0].value)
     machine = machine_of(model, deployment)
     step = alone = None
     if machine is not None:
@@ -196,14 +220,16 @@ def _row(asked: _Asked, context: int) -> PlanRow:
         alone = step_time(model, machine, types, {context: 1}, **args)
     limited = capacity.max_num_seqs is not None and count >= capacity.max_num_seqs
     drafted = asked.draft.bytes(context) if asked.draft else 0
-    own = sum(formula.held_bytes(slot, context, types) for slot in model.slots)
+    kept = [(slot.kind, formula.held_bytes(slot, context, types)) for slot in model.slots]
+    held = sequence_term(kept, drafted)
     return PlanRow(
         context=context,
-        bytes_per_sequence=own + drafted,
+        bytes_per_sequence=int(held.value),
         draft_bytes=drafted,
         sequences=count,
-        total_sequences=count * asked.replicas * hooks.copies(deployment).attention,
+        total_sequences=int(fit[-1].value),
         limit="max_model_len" if refused else "max_num_seqs" if limited else "capacity",
         step=step,
         alone=alone,
+        terms=(held, *fit, *(pace_terms(step, copies[0] * copies[1]) if step else ())),
     )

@@ -94,6 +94,7 @@ def _capacity(
         error=error,
         terms=buffer_terms(parts),
         usable_blocks=usable if error is None else 0,
+        held_in="cells",
         max_num_seqs=context.sequences,
         blocks_held=partial(
             _cells_held, context.streams == 1 and context.sequences > 1, context.sequence_cells

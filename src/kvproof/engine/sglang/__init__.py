@@ -152,6 +152,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
         error=None if fits else _misfit(length, tokens),
         terms=(*_terms(kv_bytes, rows, sliding, pools), *_host(flags, rows, pools)),
         usable_blocks=pages,
+        held_in="pages",
         max_num_seqs=_requests(model, rows, length, kv_bytes, flags, pools),
         blocks_held=_holder(pools, pages, sliding),
     )
@@ -265,6 +266,9 @@ def _terms(kv_bytes: int, tokens: int, sliding: int, pools: Pools) -> tuple[Term
     terms = [
         Term(name="bytes per token", value=round(pools.cell), unit="B/token",
              formula=f"{parts} = {pools.cell:,.0f} B", source=_SOURCE),
+        Term(name="bytes per block", value=round(pools.cell * pools.page), unit="B",
+             formula=f"{pools.cell:,.0f} B x {pools.page} tokens a page = "
+             f"{round(pools.cell * pools.page):,} B", source=_SOURCE),
         Term(name="tokens", value=tokens, unit="token",
              formula=f"{kv_bytes:,} B // {pools.cell:,.0f} B in pages of {pools.page}, "
              f"less the padding page = {tokens:,}", source=_SOURCE),

@@ -57,9 +57,13 @@ def capacity(ctx: click.Context, /, source: str | None, **values: Any) -> int:
 
         click.echo(fold(_text(answer, sequences, str(deployment.engine), model.name)))
         if values["explain"]:
+            from kvproof.engine.fit import capacity_terms, fit_term
             from kvproof.surfaces.show import terms_text
 
-            click.echo(fold("\n" + terms_text("Derivation", answer.terms)))
+            click.echo(fold("\n" + terms_text("Derivation", capacity_terms(answer))))
+            for n in contexts:
+                title = f"At {n:,} tokens"
+                click.echo(fold("\n" + terms_text(title, (fit_term(answer, n, limit),))))
         warn(model.notes)
     return 0 if answer.fits else 1
 

@@ -185,7 +185,8 @@ def _drafted(answer: Any) -> str:
 
 
 def _explained(model: Any, answer: Any, held: Any) -> list[str]:
-    """Every formula with its numbers: weights, memory, and the step of each context."""
+    """Every formula with its numbers: weights, memory, capacity, and each context's row."""
+    from kvproof.engine.fit import capacity_terms
     from kvproof.model.weights import weight_terms
     from kvproof.surfaces.show import terms_text
     from kvproof.surfaces.terminal import fold
@@ -195,9 +196,11 @@ def _explained(model: Any, answer: Any, held: Any) -> list[str]:
             f"Weights{' of the checkpoint' if held.name else ''}, by role", weight_terms(model)
         ),
         terms_text("Memory, term by term", answer.budget.terms),
+        terms_text("Capacity, term by term", capacity_terms(answer.capacity)),
+        terms_text("A token, and where reads cross", answer.terms),
     ]
     for row in answer.rows:
-        if row.step:
-            title = f"One step at {row.context:,} tokens, {row.sequences:,} sequences"
-            parts.append(terms_text(title, row.step.terms))
+        what = "One step at" if row.step else "At"
+        title = f"{what} {row.context:,} tokens, {row.sequences:,} sequences"
+        parts.append(terms_text(title, (*(row.step.terms if row.step else ()), *row.terms)))
     return [fold(part) for part in parts]
