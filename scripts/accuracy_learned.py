@@ -21,7 +21,8 @@ from kvproof.observe.store import DOUBT, ESTIMATED, Start, adjusted_kv, distinct
 from kvproof.terms import Term
 
 GIB = logs.GIB
-_HEAD = ["GPU", "cases", "median error", "learned", "mean error", "learned", "better", "worse"]
+_HEAD = ["GPU", "cases", "median error", "learned", "mean error", "learned", "better", "worse",
+         "unmoved"]  # fmt: skip
 _NOTHING = 1e-9
 
 
@@ -202,15 +203,17 @@ def _strange(found: list[Place]) -> list[str]:
 _SO = """What this says, plainly. What carries over to another model is small: the part of NCCL and
 of the activations that GPU and host have, which the constants already hold well. It is measured on
 other GPUs, drawn to none by a ridge that is chosen without the scored GPU, and shrunk by its own
-uncertainty. All starts of the other models lower a GPU's median or leave it; a single start of
-another model gains hardly anything. A start of the same model tells most while ranks, batch and
-release stay; where they change, one start can mislead (Llama-3.1-8B on RTX 3090, V0 with 20,000 and
-with 29,000 tokens at once; gpt-oss-120b on H100 with 6 and with 1,024 sequences). What looked like
-a build's own before, DeepSeek-R1's 1.5 GiB more or less from release to release, was the workspace
-of the kernel that each release picks for experts (decision 0040); since that is counted, learning
-gains on every GPU with several deployments of known flags. 0.11.0's gaps of 3 to 5 GiB stay: its V1
-sampler used FlashInfer's kernels where they were installed
-(`v1/sample/ops/topk_topp_sampler.py`)."""
+uncertainty. What is small beside the doubt that a start is left in moves it not at all (decision
+0047): it led away as often as nearer. So most other models stay where they were, above all after a
+single start and on GPUs whose starts come from as many hosts; those with several ranks on one
+operator's machines are the ones that gain, by the part of NCCL that they have in common. A start of
+the same model tells most while ranks, batch and release stay; where they change, one start can
+mislead (Llama-3.1-8B on RTX 3090, V0 with 20,000 and with 29,000 tokens at once; gpt-oss-120b on
+H100 with 6 and with 1,024 sequences). What looked like a build's own before, DeepSeek-R1's 1.5 GiB
+more or less from release to release, was the workspace of the kernel that each release picks for
+experts (decision 0040); since that is counted, learning gains on every GPU with several deployments
+of known flags. 0.11.0's gaps of 3 to 5 GiB stay: its V1 sampler used FlashInfer's kernels where
+they were installed (`v1/sample/ops/topk_topp_sampler.py`)."""
 
 
 def _gpus(rows: Iterable[Any]) -> list[str]:
@@ -327,8 +330,9 @@ def _by_gpu(cases: list[Case], *, only_all: bool = False) -> str:
 
 def _row(name: str, cases: list[Case]) -> list[str]:
     before, after = [case.before for case in cases], [case.after for case in cases]
+    better = sum(a < b - _NOTHING for b, a in zip(before, after, strict=True))
+    worse = sum(a > b + _NOTHING for b, a in zip(before, after, strict=True))
     return [name, str(len(cases)), percent(statistics.median(before)),
             percent(statistics.median(after)), percent(statistics.mean(before)),
             percent(statistics.mean(after)),
-            str(sum(b < a - _NOTHING for a, b in zip(before, after, strict=True))),
-            str(sum(b > a + _NOTHING for a, b in zip(before, after, strict=True)))]  # fmt: skip
+            str(better), str(worse), str(len(cases) - better - worse)]  # fmt: skip

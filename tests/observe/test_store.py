@@ -93,7 +93,7 @@ def test_another_release_of_the_model_is_another_deployment() -> None:
 
 def test_one_other_model_moves_little_and_an_odd_one_less() -> None:
     def moved(gap: float) -> float:
-        return learned_kv([start("a", gap, half=2 * 2**30)], start("b", 0.0))
+        return fit([start("a", gap, half=2 * 2**30)], "b", "0.30").kv_bytes / 2**30
 
     assert -0.1 < moved(-0.2) < 0
     assert moved(-0.2) < moved(-1.5) < 0
@@ -125,15 +125,28 @@ def test_terms_are_learned_by_their_doubts() -> None:
     terms = gib(communication=2.0)
     learned = fit([start("a", -0.4, terms=terms)], "b", "0.30")
     assert learned.shifts["communication"] > 0
-    plain, spread = start("b", 0.0), start("b", 0.0, terms=terms)
-    assert store.adjusted_kv(spread, learned) < store.adjusted_kv(plain, learned) < plain.predicted
+    assert learned.kv_bytes < 0
+    spread = start("b", 0.0, terms=terms)
+    assert store.adjusted_kv(spread, learned) < spread.predicted + learned.kv_bytes
+
+
+def test_what_is_small_beside_its_doubt_moves_no_other_deployment() -> None:
+    """It would lead away about as often as nearer; a start of the deployment moves it still."""
+    seen = [start("a", -0.2)]
+    assert fit(seen, "b", "0.30").kv_bytes < 0
+    assert learned_kv(seen, start("b", 0.0)) == 0
+    assert learned_kv(seen, start("a", 0.0)) == pytest.approx(-0.2, abs=0.01)
+    agreeing = [start(name, -0.2) for name in "cdefgh"]
+    assert -0.2 < learned_kv(agreeing, start("b", 0.0)) < -0.03
+    assert learned_kv(agreeing, start("b", 0.0, terms=gib(experts=8.0))) == 0
 
 
 def test_what_a_model_alone_has_moves_no_other() -> None:
     """Experts, graphs and weights are the model's own: a start in doubt for them says little."""
     doubtful = start("a", -0.4, terms=gib(experts=8.0))
     sure = start("a", -0.4)
-    assert learned_kv([sure], start("b", 0.0)) < learned_kv([doubtful], start("b", 0.0)) < 0
+    sure_of, doubtful_of = (fit([one], "b", "0.30").kv_bytes for one in (sure, doubtful))
+    assert sure_of < doubtful_of < 0
 
 
 def test_a_printed_peak_is_the_models_own() -> None:

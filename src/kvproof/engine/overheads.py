@@ -20,6 +20,10 @@ OUTSIDE = ("CUDA context", "KV cache")
 """Estimated terms that are no part of what an engine charges its cache with."""
 _SHOWN, _SHOWN_SHIFT = 0.0005, 0.01
 """From where on a factor and a shift are worth a word."""
+DEVIATION = 1 / 1.645
+"""Standard deviations in a doubt: budgets' intervals are to hold 90 %, 1.645 to each side."""
+TELLING = 0.2
+"""What is shared moves another deployment from this part of its standard deviation on."""
 LEARNED = "learned overhead"
 """The term of what learned starts took beyond the estimate; below 0 where they took less."""
 _LEAST = 2**20
@@ -65,7 +69,7 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     `kv_bytes` is added to the estimate (negative: something takes more than estimated); a term of
     `ratios` takes that share of itself more, one of `shifts` that share of its own doubt. `own` is
     what starts of the same deployment taught beyond that; `spread` is how far they lay from each
-    other, None when there were too few to say.
+    other, None when there were too few to say. `unnamed` bytes are in doubt that no term names.
     """
 
     engine: str
@@ -77,21 +81,31 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     ratios: Mapping[str, float] = {}
     shifts: Mapping[str, float] = {}
     own: tuple[Own, ...] = ()
+    unnamed: int = 0
 
     def moved(self, terms: Iterable[Term]) -> int:
-        """Bytes that the cache beside `terms` changes by."""
+        """Bytes that the cache beside `terms` changes by.
+
+        What is only shared moves nothing where it is small beside what stays in doubt: then it
+        would lead away about as often as nearer.
+        """
         named = {term.name: term for term in terms if term.name not in OUTSIDE}
         more = sum(
-            self.ratios.get(_OF.get(name, name), 0.0) * term.value
-            + self.shifts.get(name, 0.0) * doubt_of(term)
-            for name, term in named.items()
+            self.ratios.get(_OF.get(name, name), 0.0) * term.value for name, term in named.items()
         )
-        for own in self.matching(named.values()):
+        matching = self.matching(named.values())
+        shared = -self.kv_bytes + sum(
+            self.shifts.get(name, 0.0) * doubt_of(term) for name, term in named.items()
+        )
+        doubt = math.hypot(self.unnamed, *(doubt_of(term) for term in named.values()))
+        if matching or abs(shared) >= TELLING * DEVIATION * doubt:
+            more += shared
+        for own in matching:
             more += own.more
             more += sum(
                 shift * doubt_of(named[name]) for name, shift in own.shifts.items() if name in named
             )
-        return round(self.kv_bytes - more)
+        return round(-more)
 
     def matching(self, terms: Iterable[Term]) -> tuple[Own, ...]:
         """What starts of the deployment with `terms` taught."""

@@ -3,9 +3,11 @@
 Each estimated term is in doubt by what its interval says. Part of that doubt belongs to GPU, host
 and driver and is the same for every model there: a `share` of it, by the term's mechanism, measured
 on published logs (scripts/fit_learned_shares.py). The rest is the model's under its release, ranks
-and batch, and moves only starts of the same deployment. A start prints the sum of its terms, and
-some of them alone; what each term is then expected to be off by is the conditional mean of that
-Gaussian model (its variances are the doubts, so a start shrinks by its own uncertainty).
+and batch, and moves only starts of the same deployment. What is small
+beside the doubt that another deployment is left in does not move it (`TELLING` of
+kvproof.engine.overheads). A start prints the sum of its terms, and some of them alone; what each
+term is then expected to be off by is the conditional mean of that Gaussian model (its variances
+are those of the doubts, so a start shrinks by its own uncertainty).
 
 A start far from its estimate has a cause that it does not name. Beyond its doubt it moves others
 the less the further out it lies, beyond its interval not at all; its own deployment it moves.
@@ -21,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kvproof.engine.overheads import Own, alike
+from kvproof.engine.overheads import DEVIATION, Own, alike
 from kvproof.engine.release import padded, release_number
 from kvproof.engine.vllm.versions import era_at, parse_version
 
@@ -41,6 +43,8 @@ _AGREED, _AGREED_MODELS, _AGREED_SCATTER = 1.0, 3, 0.25
 """GiB beyond the doubt that models have to agree on, how many, and how closely."""
 _MOST = 60
 """Starts that are weighed at once: those of the model, and the newest of others."""
+_VARIANCE = DEVIATION**2
+"""Variance of what is in doubt, for each unit of the doubt squared."""
 MECHANISMS = ("host", "communication", "activations")
 _JITTER = 0.01
 """GiB that printed figures are rounded to."""
@@ -51,7 +55,7 @@ _WEIGHTS = 0.017
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of a term's variance GPU, host and driver have in it, by mechanism."""
+    """Which part of a term's squared doubt GPU, host and driver have in it, by mechanism."""
 
     host: float
     communication: float
@@ -146,7 +150,10 @@ def shared(
         if start.model == model and _same_base(start, release, era):
             exact = start.release == (release or start.release)
             more = weight * odd if exact else 0.0
-            rest = {n: weight * (1 - shares.of(n)) * start.doubts.get(n, 0.0) for n in part.terms}
+            rest = {
+                n: weight * (_variance(n, shares) - shares.of(n)) * start.doubts.get(n, 0.0)
+                for n in part.terms
+            }
             own[id(start)] = _joined(own.get(id(start)), start, more, rest)
     host = shifts.pop(HOST, 0.0) * FLOOR / 2**30
     return Shared(
@@ -185,12 +192,20 @@ def covariance(a: Seen, one: Part, b: Seen, other: Part, shares: Shares) -> floa
     """Covariance of what two parts of starts take beyond their estimates, in GiB squared."""
     both = [name for name in one.terms if name in other.terms]
     if same_deployment(a, b):
-        return sum(a.doubts.get(name, 0.0) * b.doubts.get(name, 0.0) for name in both)
+        return sum(
+            _variance(name, shares) * a.doubts.get(name, 0.0) * b.doubts.get(name, 0.0)
+            for name in both
+        )
     return sum(
         shares.of(name) * a.doubts.get(name, 0.0) * b.doubts.get(name, 0.0)
         for name in both
         if common(a, b, name)
     )
+
+
+def _variance(term: str, shares: Shares) -> float:
+    """Variance of a term in units of its doubt squared: never less than what is shared of it."""
+    return max(_VARIANCE, shares.of(term))
 
 
 def same_deployment(a: Seen, b: Seen) -> bool:

@@ -259,6 +259,7 @@ def fit(
         ratios={"weights": found.weights_ratio} if found.weights_ratio else {},
         shifts=found.shifts,
         own=found.own,
+        unnamed=FLOOR,
     )
 
 
