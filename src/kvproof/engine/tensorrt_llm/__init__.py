@@ -140,7 +140,7 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
         fits=fits,
         error=None if fits else misfit,
         terms=(
-            _term("bytes per token", cell, f"{kv_type(model, flags).name}, one GPU", "B/token"),
+            _term("bytes per token", cell, _cell_words(model, flags, windows[0]), "B/token"),
             *_counted(windows, counts, kv_bytes, size),
             _term("tokens", blocks * size, f"{blocks:,} x {size}", "token"),
             *_hosted(flags, windows, size),
@@ -149,6 +149,14 @@ def capacity(model: Model, deployment: Deployment, kv_bytes: int) -> Capacity:
         max_num_seqs=flags.max_batch_size,
         blocks_held=held,
     )
+
+
+def _cell_words(model: Model, flags: Flags, pool: Pool) -> str:
+    """A token's bytes, layer by layer where all keep alike."""
+    name, each = kv_type(model, flags).name, pool.cell // max(1, pool.layers)
+    if each * pool.layers != pool.cell:
+        return f"{pool.layers} unlike layers, {name}, one GPU"
+    return f"{pool.layers} layers x {each:,} B, {name}, one GPU"
 
 
 def _blocks(flags: Flags, windows: tuple[Pool, ...], kv_bytes: int) -> list[int]:

@@ -156,7 +156,7 @@ def _outside(
         value=context,
         unit="B",
         formula=f"about {_CONTEXT / GIB:.2f} GiB, there before the first snapshot, so outside the "
-        "requested share",
+        f"requested share = {context:,} B",
         source=_CONTEXT_SOURCE,
         low=min(context, _LEAST_CONTEXT),
         high=max(context, min(_MOST_CONTEXT, rest)),

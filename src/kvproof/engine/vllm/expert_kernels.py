@@ -117,13 +117,18 @@ _CHUNKS = (((0, 18), None), ((0, 13), 16 * 1024), ((0, 0), 32 * 1024))
 
 def expert_workspace(model: Model, settings: Settings) -> int:
     """Bytes that stay taken for routed experts after the profiling run; 0 where none do."""
+    return expert_need(model, settings)[0]
+
+
+def expert_need(model: Model, settings: Settings) -> tuple[int, str]:
+    """The bytes of `expert_workspace`, and how they come about."""
     kernel = kernel_of(model, settings)
     if not kernel:
-        return 0
+        return 0, ""
     widths = _widths(model, settings)
     tokens = settings.max_num_batched_tokens
     if kernel == FLASHINFER:
-        return 2 * tokens * widths.hidden
+        return 2 * tokens * widths.hidden, f"{tokens:,} tokens x hidden {widths.hidden:,} x 2 B"
     chunk = next(most for since, most in _CHUNKS if settings.rules.version >= since)
     once = tokens if chunk is None else min(tokens, chunk)
     rows = once * model.experts_per_token
@@ -132,7 +137,9 @@ def expert_workspace(model: Model, settings: Settings) -> int:
         most = rows + local * (_DEEP_GEMM_ROWS - 1)
         rows = -(-most // _DEEP_GEMM_ROWS) * _DEEP_GEMM_ROWS
     apart = tokens * widths.hidden if once < tokens or settings.rules.version < (0, 13) else 0
-    return 2 * (rows * _WIDTHS[kernel](widths) + apart)
+    width = _WIDTHS[kernel](widths)
+    words = f"{rows:,} rows x {width:,} x 2 B" + (f" + {2 * apart:,} B of outputs" if apart else "")
+    return 2 * (rows * width + apart), words
 
 
 def passing_bytes(model: Model, settings: Settings) -> int:

@@ -68,16 +68,22 @@ def image_bytes(model: Model, settings: Settings) -> int:
     The image's inputs, and a layer's attention or feed-forward, whichever holds more; names keep
     what they were given until their function ends.
     """
+    return image_peak(model, settings)[0]
+
+
+def image_peak(model: Model, settings: Settings) -> tuple[int, str]:
+    """The bytes of `image_bytes`, and how they come about."""
     found = largest_pictures(model, settings)
     if found is None:
-        return 0
+        return 0, ""
     patches = found.count * found.item.patches
     if settings.rules.version < _TOGETHER:
         patches = found.item.frame or patches
     layer = max(_attention(model, settings, found.item), _feed_forward(settings, found.item))
     masks = _MASKS[0] <= settings.rules.version < _MASKS[1] and found.item.masked
-    rows = layer + (patches if masks else 0)
-    return _inputs(found, settings) + patches * rows * _BF16
+    pixels, width = _inputs(found, settings), layer + (patches if masks else 0)
+    words = f"{pixels:,} B of pixels + {patches:,} patches x {width:,} x {_BF16} B"
+    return pixels + patches * width * _BF16, words
 
 
 def held_bytes(model: Model, settings: Settings) -> int:
@@ -85,13 +91,22 @@ def held_bytes(model: Model, settings: Settings) -> int:
 
     The second runner has let its inputs go.
     """
+    return held_picture(model, settings)[0]
+
+
+def held_picture(model: Model, settings: Settings) -> tuple[int, str]:
+    """The bytes of `held_bytes`, and how they come about."""
     found = largest_pictures(model, settings)
     if found is None or not settings.rules.v1:
-        return 0
+        return 0, ""
     deep = model.config["vision_config"].get("deepstack_visual_indexes")
     copies = 1 + (len(deep) if isinstance(deep, list) else 0)
     embeddings = found.rows * model.hidden_size * copies * _BF16
-    return embeddings + (0 if second_runner(model, settings) else _inputs(found, settings))
+    words = f"{found.rows:,} embeddings x {model.hidden_size * copies:,} x {_BF16} B"
+    if second_runner(model, settings):
+        return embeddings, words
+    pixels = _inputs(found, settings)
+    return embeddings + pixels, f"{words} + {pixels:,} B of pixels"
 
 
 def _attention(model: Model, settings: Settings, item: Item) -> int:

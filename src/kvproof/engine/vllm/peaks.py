@@ -16,6 +16,8 @@ from kvproof.kinds import LatentSlot
 from kvproof.model.types import Model
 from kvproof.units import MIB
 
+Sized = tuple[int, str]
+"""Bytes, and how they come about."""
 _COPIES = 3
 """Copies of the hidden and of the widest inner state alive at once in a layer."""
 _STREAM_COPIES = 6
@@ -37,49 +39,64 @@ _V4_CHUNK = 4
 def layer_bytes(model: Model, settings: Settings) -> int:
     """A batch through the layer that holds most: streams beside the feed-forward, experts, or what
     attention and scans read and give."""
+    return layer_peak(model, settings)[0]
+
+
+def layer_peak(model: Model, settings: Settings) -> Sized:
+    """The bytes of `layer_bytes`, and the parts that they are the sum of."""
     tokens = settings.max_num_batched_tokens
-    inner = max(
-        _dense_bytes(model, settings),
-        _expert_bytes(model, settings),
-        _mixer_bytes(model, settings),
+    inner, inner_words = max(
+        _dense(model, settings),
+        _experts(model, settings),
+        _mixer(model, settings),
+        key=lambda sized: sized[0],
     )
-    return tokens * (_stream_bytes(model) + inner) + _latent_bytes(model, settings)
+    streams, stream_words = _streams(model)
+    beside, beside_words = _latents(model, settings)
+    parts = f"{stream_words} + {inner_words}" if inner else stream_words
+    words = f"{tokens:,} tokens x ({parts})" + (f" + {beside_words}" if beside else "")
+    return tokens * (streams + inner) + beside, words
 
 
-def _stream_bytes(model: Model) -> int:
+def _streams(model: Model) -> Sized:
     """A token's residual streams: one, or several that are mixed between layers."""
-    config = model.text_config
+    config, hidden = model.text_config, model.hidden_size
     mixed, plain = int(config.get("hc_mult") or 1), int(config.get("hc_count") or 1)
     if mixed > 1:
-        return mixed * model.hidden_size * 4 * _STREAM_COPIES
-    if plain > 1:
-        return plain * model.hidden_size * 2 * _COPIES
-    return model.hidden_size * 2 * _COPIES
+        words = f"{mixed} streams of {hidden:,} x 4 B x {_STREAM_COPIES} copies"
+        return mixed * hidden * 4 * _STREAM_COPIES, words
+    count = max(1, plain)
+    streams = f"{count} streams of {hidden:,}" if count > 1 else f"hidden {hidden:,}"
+    return count * hidden * 2 * _COPIES, f"{streams} x 2 B x {_COPIES} copies"
 
 
-def _dense_bytes(model: Model, settings: Settings) -> int:
+def _dense(model: Model, settings: Settings) -> Sized:
     """A token's inner states in an ordinary feed-forward; none where all layers have experts."""
     inner = model.number("intermediate_size")
     dense = any(g.role == "mlp" and g.linear and inner in g.shape for g in model.tensors)
     if model.experts and not dense:
-        return 0
-    return inner // settings.ranks * 2 * _COPIES
+        return 0, ""
+    own = inner // settings.ranks
+    return own * 2 * _COPIES, f"inner {own:,} x 2 B x {_COPIES} copies"
 
 
-def _expert_bytes(model: Model, settings: Settings) -> int:
+def _experts(model: Model, settings: Settings) -> Sized:
     """A token's states in its experts: both halves of the inner state, and their outputs.
 
     Where they lie in a workspace that is counted apart, only what is made beside it.
     """
     if not model.experts or _fused(model, settings):
-        return 0
+        return 0, ""
     if kernel_of(model, settings) not in ("", FLASHINFER):
-        return passing_bytes(model, settings)
+        passing = passing_bytes(model, settings)
+        return passing, f"{passing:,} B beside the experts' workspace"
     inner = model.number("moe_intermediate_size", "intermediate_size")
     split = (
         1 if expert_ranks(settings) > settings.ranks or deals_experts(settings) else settings.ranks
     )
-    return model.experts_per_token * (2 * inner // split + model.hidden_size) * 2
+    chosen, both = model.experts_per_token, 2 * inner // split
+    words = f"{chosen} experts x (inner {both:,} + hidden {model.hidden_size:,}) x 2 B"
+    return chosen * (both + model.hidden_size) * 2, words
 
 
 def _fused(model: Model, settings: Settings) -> bool:
@@ -94,7 +111,7 @@ def _fused(model: Model, settings: Settings) -> bool:
     return settings.capability[0] == 10 and quantized and "mxfp4" not in asked
 
 
-def _mixer_bytes(model: Model, settings: Settings) -> int:
+def _mixer(model: Model, settings: Settings) -> Sized:
     """A token's states around attention or a scan: what is projected from the hidden state, and
     the output.
 
@@ -102,7 +119,7 @@ def _mixer_bytes(model: Model, settings: Settings) -> int:
     they return first). None for DeepSeek-V4, whose streams are counted by a whole printed peak.
     """
     if is_v4(model):
-        return 0
+        return 0, ""
     widths: dict[tuple[int, ...], int] = {}
     for group in model.tensors:
         if group.role in _MIXERS and group.linear and len(group.shape) == 2 and group.layers:
@@ -110,20 +127,24 @@ def _mixer_bytes(model: Model, settings: Settings) -> int:
             each = group.count // len(group.layers)
             own = each * (outputs if inputs == model.hidden_size else inputs)
             widths[group.layers] = widths.get(group.layers, 0) + own
-    return max(widths.values(), default=0) // settings.ranks * 2
+    widest = max(widths.values(), default=0) // settings.ranks
+    return widest * 2, f"{widest:,} around attention or a scan x 2 B"
 
 
-def _latent_bytes(model: Model, settings: Settings) -> int:
+def _latents(model: Model, settings: Settings) -> Sized:
     """Latents of a chunk raised to heads again; an indexer's scores where attention is sparse."""
     slot = next((s for s in model.slots if isinstance(s, LatentSlot) and s.heads), None)
+    scores = _INDEXER_LOGITS, f"{_INDEXER_LOGITS:,} B of an indexer's scores"
     if is_v4(model):
-        return _INDEXER_LOGITS
+        return scores
     if slot is None or not settings.rules.v1 or not keeps_latent(model, settings):
-        return 0
+        return 0, ""
     if is_sparse(model):
-        return _INDEXER_LOGITS
+        return scores
     rows = min(max(8 * settings.max_model_len, 64 * settings.max_num_seqs), _PREFILL_ROWS)
-    return rows * max(1, slot.heads // settings.ranks) * (slot.nope_dim + slot.value_dim) * 2
+    heads, width = max(1, slot.heads // settings.ranks), slot.nope_dim + slot.value_dim
+    words = f"{rows:,} rows of latents x {heads:,} heads x {width:,} x 2 B"
+    return rows * heads * width * 2, words
 
 
 def sparse_workspace(model: Model, settings: Settings) -> int:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import msgspec
 
-from kvproof.engine.vllm.expert_kernels import expert_workspace, kernel_of
+from kvproof.engine.vllm.expert_kernels import expert_need, kernel_of
 from kvproof.engine.vllm.graph_memory import graph_part
-from kvproof.engine.vllm.images import held_bytes, image_bytes
+from kvproof.engine.vllm.images import held_picture, image_peak
 from kvproof.engine.vllm.outside import communication, framework, unseen_fusion
 from kvproof.engine.vllm.parts import Part, constants, part
-from kvproof.engine.vllm.peaks import layer_bytes, sparse_workspace
+from kvproof.engine.vllm.peaks import layer_peak, sparse_workspace
 from kvproof.engine.vllm.runners import on_second_runner
 from kvproof.engine.vllm.sampler import (
     fitted_sampler,
@@ -55,25 +55,38 @@ class Quantities(msgspec.Struct, frozen=True, kw_only=True):
     workspace: int
     """What sparse attention gathers into, beyond what experts' kernels keep in the same buffer."""
     encoders: bool
+    words: tuple[str, str, str, str]
+    """How bytes of the layer, of the image, of what is held of it and of experts come about."""
 
 
 def quantities(model: Model, settings: Settings) -> Quantities:
     """Logits of the dummy sampler, bytes of a layer's states, bytes of experts' inputs."""
-    tokens = settings.max_num_batched_tokens
-    rows = min(settings.max_num_seqs, tokens)
-    experts, gathered = expert_workspace(model, settings), sparse_workspace(model, settings)
+    rows = _sampled(settings)
+    (experts, expert_words), gathered = (
+        expert_need(model, settings),
+        sparse_workspace(model, settings),
+    )
     if settings.rules.version >= _ONE_WORKSPACE:
         gathered = max(0, gathered - experts)
+    layer, layer_words = layer_peak(model, settings)
+    image, image_words = image_peak(model, settings)
+    held, held_words = held_picture(model, settings)
     return Quantities(
         logits=rows * model.vocab_size,
-        layer_bytes=layer_bytes(model, settings),
+        layer_bytes=layer,
         mixed_streams=int(model.text_config.get("hc_mult") or 1) > 1,
-        image_bytes=image_bytes(model, settings),
-        held_bytes=held_bytes(model, settings),
+        image_bytes=image,
+        held_bytes=held,
         experts=experts,
         workspace=gathered,
         encoders=_has_encoders(model) and profiles_towers(model, settings.flags),
+        words=(layer_words, image_words, held_words, expert_words),
     )
+
+
+def _sampled(settings: Settings) -> int:
+    """Rows of logits that the dummy sampler draws from."""
+    return min(settings.max_num_seqs, settings.max_num_batched_tokens)
 
 
 def _has_encoders(model: Model) -> bool:
@@ -153,17 +166,19 @@ def _host_pages(settings: Settings, memory: int) -> Part:
 def _activation(settings: Settings, sizes: Quantities, each: float) -> Part:
     sampler = round(sizes.logits * each)
     decoder = max(sampler, sizes.layer_bytes) + sizes.held_bytes
+    layer, image, kept, _ = sizes.words
     if sizes.image_bytes > decoder:
-        formula = f"a largest image through the encoder: {sizes.image_bytes:,} B"
+        formula = f"a largest image through the encoder: {image} = {sizes.image_bytes:,} B"
         return _activations(sizes.image_bytes, formula, 0.15)
-    held = f" + {sizes.held_bytes:,} B of an image held meanwhile" if sizes.held_bytes else ""
+    held = f" + {kept} of an image held meanwhile" if sizes.held_bytes else ""
     if sampler >= sizes.layer_bytes:
-        formula = f"dummy sampler: {sizes.logits:,} logits x {each:g} B{held}"
+        logits = f"{sizes.logits:,} logits ({_sampled(settings):,} rows)"
+        formula = f"dummy sampler: {logits} x {each:g} B{held} = {decoder:,} B"
         return _activations(decoder, formula, _SAMPLER_DOUBT)
     rests = f"; residual streams' copies rest on {_ONE_START}" if sizes.mixed_streams else ""
     formula = (
         f"a batch of {settings.max_num_batched_tokens:,} tokens through the layer that holds most: "
-        f"{sizes.layer_bytes:,} B{held}{rests}"
+        f"{layer}{held} = {decoder:,} B{rests}"
     )
     return _activations(decoder, formula, 0.3 if sizes.mixed_streams else 0.15)
 
@@ -176,7 +191,7 @@ def _experts(model: Model, settings: Settings, sizes: Quantities) -> Part:
     formula = (
         f"kept by the kernel ({kernel_of(model, settings)}) for "
         f"{settings.max_num_batched_tokens:,} tokens in {model.experts_per_token} experts each: "
-        f"{sizes.experts:,} B"
+        f"{sizes.words[3]} = {sizes.experts:,} B"
     )
     doubt = 0.2 * sizes.experts
     return Part(name="experts' workspace", value=sizes.experts, formula=formula, doubt=doubt)
