@@ -50,3 +50,21 @@ def test_formulas_give_their_terms(name: str, release: str, tokens: int) -> None
     for term in terms:
         assert given(term.formula) == pytest.approx(term.value, abs=2), term.formula
         assert term.low is not None
+
+
+def test_slots_of_adapters_show_their_numbers() -> None:
+    model = kvproof.load_model("meta-llama/Llama-3.1-8B")
+    made = kvproof.Deployment("vllm@0.32", "H200", enable_lora=True, max_loras=2, max_lora_rank=32)
+    lora = next(t for t in kvproof.budget(model, made).terms if t.name == "LoRA slots")
+    found = re.match(r"(\d+) slots of rank (\d+) x ([\d,]+) widths .* x (\d) B =", lora.formula)
+    assert found is not None
+    assert math.prod(int(part.replace(",", "")) for part in found.groups()) == lora.value
+
+
+def test_what_sparse_attention_gathers_is_its_formula() -> None:
+    model = kvproof.load_model("deepseek-ai/DeepSeek-V3.2")
+    made = kvproof.Deployment("vllm@0.11", "8xH200", tensor_parallel_size=8)
+    named = {term.name: term for term in kvproof.budget(model, made).terms}
+    term = named["sparse attention's workspace"]
+    whole, _, less = term.formula.partition(": ")[2].rpartition(" = ")[0].partition(" - ")
+    assert _sum(whole) - (_number(less) if less else 0) == term.value

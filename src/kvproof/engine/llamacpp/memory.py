@@ -355,14 +355,16 @@ def _compute(model: Model, settled: Settled, device: int, name: str) -> Term:
 def _context_term(place: str) -> Term:
     value, low, high = _CONTEXT
     return Term(
-        name=f"GPU context{place}", value=value, unit="B", formula="driver and kernels",
+        name=f"GPU context{place}", value=value, unit="B",
+        formula=f"driver and kernels = {value:,} B",
         source="estimate: 200 to 600 MiB a process", low=low, high=high,
     )  # fmt: skip
 
 
 def _others_term(place: str, used: int) -> Term:
     return Term(
-        name=f"other processes{place}", value=used, unit="B", formula="in use before the start",
+        name=f"other processes{place}", value=used, unit="B",
+        formula=f"in use before the start = {used:,} B",
         source="as given",
     )  # fmt: skip
 

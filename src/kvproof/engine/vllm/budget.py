@@ -12,7 +12,7 @@ import math
 from kvproof.engine.base import Budget, Deployment
 from kvproof.engine.vllm.adapters import draft_bytes
 from kvproof.engine.vllm.graph_memory import graph_part
-from kvproof.engine.vllm.lora import lora_bytes
+from kvproof.engine.vllm.lora import lora_need
 from kvproof.engine.vllm.outside import charges_context, minor_of
 from kvproof.engine.vllm.parts import Part, constants
 from kvproof.engine.vllm.profile import other_ways, run_parts
@@ -217,10 +217,9 @@ def _weight_terms(weights: RankWeights, settings: Settings) -> list[Term]:
 def _optional(model: Model, settings: Settings) -> list[Part]:
     """LoRA slots and a draft's weights, where asked for."""
     out = []
-    lora = lora_bytes(model, settings)
+    lora, words = lora_need(model, settings)
     if lora:
-        loras, rank = settings.flags.get("max_loras", 1), settings.flags.get("max_lora_rank", 16)
-        formula = f"{loras} slots of rank {rank}, A and B of every layer that takes one: {lora:,} B"
+        formula = f"{words} = {lora:,} B"
         out.append(Part(name="LoRA slots", value=lora, formula=formula, doubt=0.02 * lora))
     draft = draft_bytes(model, settings)
     if draft:

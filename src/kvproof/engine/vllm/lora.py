@@ -31,15 +31,18 @@ _EXPERTS_SINCE = (0, 11, 1)
 _BYTES = 2
 
 
-def lora_bytes(model: Model, settings: Settings) -> int:
-    """Bytes of the slots on one rank; 0 without enable_lora."""
+def lora_need(model: Model, settings: Settings) -> tuple[int, str]:
+    """Bytes of the slots on one rank, 0 without enable_lora, and how they come about."""
     flags = settings.flags
     if not flags.get("enable_lora"):
-        return 0
+        return 0, ""
     slots, rank = int(flags.get("max_loras", 1)), int(flags.get("max_lora_rank", 16))
     widths = sum(_widths(group, settings) for group in model.tensors)
     widths += _vocabulary(model, settings)
-    return slots * rank * widths * _BYTES
+    words = (
+        f"{slots} slots of rank {rank} x {widths:,} widths of A and B in every layer that takes one"
+    )
+    return slots * rank * widths * _BYTES, f"{words} x {_BYTES} B"
 
 
 def _widths(group: TensorGroup, settings: Settings) -> int:

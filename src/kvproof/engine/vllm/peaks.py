@@ -147,25 +147,34 @@ def _latents(model: Model, settings: Settings) -> Sized:
     return rows * heads * width * 2, words
 
 
-def sparse_workspace(model: Model, settings: Settings) -> int:
+def sparse_need(model: Model, settings: Settings) -> Sized:
     """The buffer that sparse attention gathers into, as long as the longest sequence allows.
 
     One buffer serves the indexer and the attention: the larger need decides.
     """
     if settings.platform != "cuda" or not settings.rules.v1:
-        return 0
+        return 0, ""
     length = settings.max_model_len
     if is_v4(model):
         entries = length // _V4_CHUNK + settings.max_num_batched_tokens
         row = int(model.text_config.get("head_dim") or 0) * 2
-        indexer = _gathered(settings, length) * _INDEX_ROWS * _INDEX_ROW // _V4_CHUNK
-        return max(_V4_CHUNK * entries * row, indexer)
+        rows = _gathered(settings, length)
+        return max(
+            (_V4_CHUNK * entries * row, f"{_V4_CHUNK} x {entries:,} entries x {row:,} B"),
+            _index_keys(rows, _V4_CHUNK),
+        )
     if not is_sparse(model):
-        return 0
+        return 0, ""
     rows = _gathered(settings, length)
-    pooled = group_size(model)
     attention = rows * _LATENT_ROW if settings.capability[0] == 9 else 0
-    return max(rows * _INDEX_ROWS * _INDEX_ROW // pooled, attention)
+    latents = attention, f"{rows:,} rows of latents x {_LATENT_ROW:,} B"
+    return max(_index_keys(rows, group_size(model)), latents)
+
+
+def _index_keys(rows: int, pooled: int) -> Sized:
+    words = f"{rows:,} rows x {_INDEX_ROWS} index keys x {_INDEX_ROW} B"
+    words += f" // {pooled}" if pooled > 1 else ""
+    return rows * _INDEX_ROWS * _INDEX_ROW // pooled, words
 
 
 def _gathered(settings: Settings, length: int) -> int:

@@ -15,7 +15,7 @@ from kvproof.engine.vllm.graph_memory import graph_part
 from kvproof.engine.vllm.images import held_picture, image_peak
 from kvproof.engine.vllm.outside import communication, framework, unseen_fusion
 from kvproof.engine.vllm.parts import Part, constants, part
-from kvproof.engine.vllm.peaks import layer_peak, sparse_workspace
+from kvproof.engine.vllm.peaks import layer_peak, sparse_need
 from kvproof.engine.vllm.runners import on_second_runner
 from kvproof.engine.vllm.sampler import (
     fitted_sampler,
@@ -55,19 +55,18 @@ class Quantities(msgspec.Struct, frozen=True, kw_only=True):
     workspace: int
     """What sparse attention gathers into, beyond what experts' kernels keep in the same buffer."""
     encoders: bool
-    words: tuple[str, str, str, str]
-    """How bytes of the layer, of the image, of what is held of it and of experts come about."""
+    words: tuple[str, str, str, str, str]
+    """How the layer, the image, what is held of it, experts and the workspace come about."""
 
 
 def quantities(model: Model, settings: Settings) -> Quantities:
     """Logits of the dummy sampler, bytes of a layer's states, bytes of experts' inputs."""
     rows = _sampled(settings)
-    (experts, expert_words), gathered = (
-        expert_need(model, settings),
-        sparse_workspace(model, settings),
-    )
+    experts, expert_words = expert_need(model, settings)
+    gathered, gathered_words = sparse_need(model, settings)
     if settings.rules.version >= _ONE_WORKSPACE:
         gathered = max(0, gathered - experts)
+        gathered_words += f" - {experts:,} B of experts in the same buffer" if experts else ""
     layer, layer_words = layer_peak(model, settings)
     image, image_words = image_peak(model, settings)
     held, held_words = held_picture(model, settings)
@@ -80,7 +79,7 @@ def quantities(model: Model, settings: Settings) -> Quantities:
         experts=experts,
         workspace=gathered,
         encoders=_has_encoders(model) and profiles_towers(model, settings.flags),
-        words=(layer_words, image_words, held_words, expert_words),
+        words=(layer_words, image_words, held_words, expert_words, gathered_words),
     )
 
 
@@ -166,7 +165,7 @@ def _host_pages(settings: Settings, memory: int) -> Part:
 def _activation(settings: Settings, sizes: Quantities, each: float) -> Part:
     sampler = round(sizes.logits * each)
     decoder = max(sampler, sizes.layer_bytes) + sizes.held_bytes
-    layer, image, kept, _ = sizes.words
+    layer, image, kept, *_ = sizes.words
     if sizes.image_bytes > decoder:
         formula = f"a largest image through the encoder: {image} = {sizes.image_bytes:,} B"
         return _activations(sizes.image_bytes, formula, 0.15)
@@ -200,7 +199,7 @@ def _experts(model: Model, settings: Settings, sizes: Quantities) -> Part:
 def _workspace(settings: Settings, sizes: Quantities) -> Part:
     formula = (
         f"rows gathered for sequences of up to {settings.max_model_len:,} tokens: "
-        f"{sizes.workspace:,} B"
+        f"{sizes.words[4]} = {sizes.workspace:,} B"
     )
     doubt = 0.2 * sizes.workspace
     return Part(name="sparse attention's workspace", value=sizes.workspace, formula=formula,
