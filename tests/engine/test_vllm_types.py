@@ -254,3 +254,71 @@ def test_a_cache_of_the_engines_own_type_is_shown() -> None:
     assert f"{36 * 8 * 2 * 132:,} B" in shown  # per token
     refused = CliRunner().invoke(cli, asked, standalone_mode=False)
     assert isinstance(refused.exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [
+        ("mistralai/Devstral-2-123B-Instruct-2512", False),
+        ("nvidia/Llama-3.1-70B-Instruct-FP8", False),
+        ("meta-llama/Llama-3.1-70B", True),
+        ("Qwen/Qwen2.5-72B-Instruct-AWQ", True),
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", True),  # weights only
+    ],
+)
+def test_a_checkpoint_with_scales_of_its_cache_takes_no_e5m2(name: str, starts: bool) -> None:
+    """vLLM 0.32, layers/attention/attention.py: "not supported with fp8 checkpoints"."""
+    model = kvproof.load_model(name, offline=True)
+    flags = {"kv_cache_dtype": "fp8_e5m2", "max_model_len": 4096, "tensor_parallel_size": 8}
+    asked = kvproof.Deployment("vllm@0.32", "H100-80GB", **flags)
+    if starts:
+        assert kvproof.capacity(model, asked, kv_bytes=20 * 10**9).fits
+        return
+    with pytest.raises(UsageError, match="no fp8_e5m2 cache") as caught:
+        kvproof.capacity(model, asked, kv_bytes=20 * 10**9)
+    assert "kv_cache_dtype=fp8" in str(caught.value)
+    typed = asked.replace(kv_cache_dtype="fp8_e4m3")
+    assert kvproof.capacity(model, typed, kv_bytes=20 * 10**9).fits
+
+
+@pytest.mark.parametrize(
+    ("gpu", "own", "blocks", "width"),
+    [
+        ("H100-80GB", {}, 6781, 5_898_240),
+        ("H100-80GB", {"kv_cache_dtype": "fp8"}, 6819, 5_865_472),
+        ("A100-80GB", {"kv_cache_dtype": "fp8_e5m2"}, 6819, 5_865_472),
+    ],
+)
+def test_sparse_modules_bring_their_own_backend(
+    gpu: str, own: dict[str, Any], blocks: int, width: int
+) -> None:
+    """MiniMax-M3's MTP heeds no asked backend: answers of vLLM 0.32's own planner."""
+    model = kvproof.load_model("MiniMaxAI/MiniMax-M3", offline=True)
+    spec = {"method": "mtp", "num_speculative_tokens": 1, "attention_backend": "FLASHMLA", **own}
+    flags = {"tensor_parallel_size": 8, "max_model_len": 8192, "speculative_config": spec}
+    asked = kvproof.Deployment("vllm@0.32", gpu, **flags)
+    found = kvproof.capacity(model, asked, kv_bytes=40 * 10**9)
+    assert (found.num_blocks, found.block_size, found.bytes_per_block) == (blocks, 128, width)
+
+
+def test_sparse_modules_keep_four_bits_only_where_their_kernel_does() -> None:
+    model = kvproof.load_model("MiniMaxAI/MiniMax-M3", offline=True)
+    spec = {"method": "mtp", "num_speculative_tokens": 1, "kv_cache_dtype": "nvfp4"}
+    flags = {"tensor_parallel_size": 8, "max_model_len": 8192, "speculative_config": spec}
+    with pytest.raises(UsageError, match="no nvfp4 cache in the sparse layers"):
+        kvproof.capacity(model, kvproof.Deployment("vllm@0.32", "H100-80GB", **flags), 40 * 10**9)
+
+
+@pytest.mark.parametrize(("batched", "starts"), [(1535, False), (1536, True)])
+def test_adapters_leave_drafted_tokens_their_part_of_a_batch(batched: int, starts: bool) -> None:
+    """vLLM 0.32, engine/arg_utils.py: max_num_seqs times the drafted tokens and one."""
+    spec = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
+    flags = {"max_num_seqs": 256, "max_num_batched_tokens": batched, "speculative_config": spec}
+    asked = kvproof.Deployment("vllm@0.32", "H100-80GB", max_model_len=1024, **flags)
+    assert kvproof.capacity(QWEN, asked, kv_bytes=10**10).fits
+    adapted = asked.replace(enable_lora=True)
+    if starts:
+        assert kvproof.capacity(QWEN, adapted, kv_bytes=10**10).fits
+        return
+    with pytest.raises(UsageError, match="smaller than the 1536"):
+        kvproof.capacity(QWEN, adapted, kv_bytes=10**10)

@@ -30,7 +30,7 @@ from kvproof.engine.vllm.compressed import compressed_block, is_v4
 from kvproof.engine.vllm.flags import asked_backend
 from kvproof.engine.vllm.layers import Blocks, Picked, draft_kv_dtype, heads_on, picked_by
 from kvproof.engine.vllm.pooled import pooled_backends
-from kvproof.engine.vllm.rows import check_picked, element_bytes, is_whole, pair_row
+from kvproof.engine.vllm.rows import check_picked, check_scales, element_bytes, is_whole, pair_row
 from kvproof.engine.vllm.settings import (
     SKIPPED,
     Settings,
@@ -155,6 +155,8 @@ def _backend(model: Model, settings: Settings, attention: Attention) -> Backend:
             hint="set attention_backend=FLASH_ATTN or TRITON_ATTN",
         )
     check_picked(model, settings)
+    if attention.own is None:
+        check_scales(model, attention.kv_dtype, settings)
     if settings.rules.null_reserved:
         check_triton(backend, attention)
         check_two_widths(backend, attention)
@@ -327,8 +329,10 @@ def _cpu_block(settings: Settings, *, latent: bool) -> int:
 def _draft_backend(model: Model, settings: Settings) -> Backend | None:
     """The backend of a draft's layers; None where it is the target's.
 
-    What FlashInfer takes depends on the target's heads. Source: vLLM 0.32,
-    v1/attention/backends/flashinfer.py (get_supported_kernel_block_sizes).
+    What FlashInfer takes depends on the target's heads; MiniMax-M3's modules are sparse layers,
+    which bring their own whatever is asked for. Source: vLLM 0.32,
+    v1/attention/backends/flashinfer.py (get_supported_kernel_block_sizes),
+    models/minimax_m3/nvidia/mtp.py (force_sparse_attn).
     """
     draft, own = settings.draft.model or model, settings.draft
     chosen = settings.rules.null_reserved and settings.platform == "cuda"
@@ -336,8 +340,11 @@ def _draft_backend(model: Model, settings: Settings) -> Backend | None:
     asked = asked or (bool(own.method) and draft_kv_dtype(model, settings) != settings.kv_dtype)
     if not (asked and chosen) or _widest(draft) is None or is_v4(model):
         return None
-    target = attention_of(model, settings)
     typed = msgspec.structs.replace(settings, kv_dtype=draft_kv_dtype(model, settings))
+    if own.method == "mtp" and is_m3(model):
+        check_picked(model, typed)
+        return M3_SPARSE
+    target = attention_of(model, settings)
     heads = {"query_heads": target.query_heads, "kv_heads": target.kv_heads}
     attention = msgspec.structs.replace(attention_of(draft, typed), **heads)
     attention = msgspec.structs.replace(attention, forced=own.backend or attention.forced)
@@ -346,6 +353,8 @@ def _draft_backend(model: Model, settings: Settings) -> Backend | None:
         attention = msgspec.structs.replace(attention, block_size=block)
     backend = choose(attention)
     check_triton(backend, attention)
+    if own.method == "mtp" or own.model is not None:
+        check_scales(draft, attention.kv_dtype, settings)
     return backend
 
 

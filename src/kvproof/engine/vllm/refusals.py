@@ -259,6 +259,23 @@ def check_schedule(
         )
 
 
+def check_adapted_draft(
+    flags: Mapping[str, Any], draft: Draft, rules: Rules, batched: int, seqs: int
+) -> None:
+    """Raise UsageError for a batch that adapters and drafted tokens together do not fit in.
+
+    Source: vLLM 0.32, engine/arg_utils.py (create_engine_config).
+    """
+    needed = seqs * (draft.tokens + 1)
+    asked = flags.get("enable_lora") and draft.method
+    if asked and rules.version >= _READ and batched < needed:
+        raise UsageError(
+            f"with enable_lora and {draft.tokens} drafted tokens, max_num_batched_tokens {batched} "
+            f"is smaller than the {needed} of max_num_seqs {seqs}",
+            hint=f"vLLM refuses this; set max_num_batched_tokens={needed} or lower max_num_seqs",
+        )
+
+
 def check_draft(model: Model, flags: Mapping[str, Any], draft: Draft) -> None:
     """Raise UsageError for a draft that vLLM does not run with the model or the flags.
 

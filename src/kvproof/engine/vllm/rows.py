@@ -112,6 +112,33 @@ def check_picked(model: Model, settings: Settings) -> None:
         )
 
 
+def check_scales(model: Model, kept: str, settings: Settings) -> None:
+    """Raise UsageError for a cache in fp8_e5m2 whose scales the checkpoint's quantization loads.
+
+    Source: vLLM 0.32, layers/attention/attention.py (_init_kv_cache_quant).
+    """
+    if settings.rules.version < READ or kept != "fp8_e5m2" or not _loads_scales(model):
+        return
+    raise UsageError(
+        f"vLLM keeps no fp8_e5m2 cache with the checkpoint of {model.name}, whose quantization may "
+        "bring the cache's scales",
+        hint="set kv_cache_dtype=fp8",
+    )
+
+
+def _loads_scales(model: Model) -> bool:
+    """Whether the checkpoint's method loads scales of the cache: FP8's and ModelOpt's always, but
+    ModelOpt's mixed one and compressed-tensors only where the checkpoint names a cache's type.
+
+    Source: vLLM 0.32, layers/quantization (get_quant_method of an Attention).
+    """
+    found = model.quantization
+    if found is None:
+        return False
+    whole = found.method == "modelopt" and found.default is not None
+    return found.kv_dtype is not None or found.method == "fp8" or whole
+
+
 def indexer_row(model: Model, slot: IndexerSlot) -> int:
     """Bytes of one indexer key: fp8 with an f32 scale per 128 numbers; bf16 in MiniMax-M3."""
     if is_m3(model):

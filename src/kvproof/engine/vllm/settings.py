@@ -34,6 +34,7 @@ from kvproof.engine.vllm.refusals import (
     ASYNC_METHODS,
     EXPANDED,
     HIDDEN_STATES,
+    check_adapted_draft,
     check_aligned,
     check_cpu,
     check_draft,
@@ -144,6 +145,7 @@ def settle(model: Model, deployment: Deployment) -> Settings:
     if rules.v1:
         check_schedule(model, flags, rules, batched, seqs, length)
         check_draft(model, flags, draft)
+        check_adapted_draft(flags, draft, rules, batched, seqs)
         check_drafted(draft.model, rules.version, dtype)
         check_modules(model, flags, rules)
         check_ngram(model, flags, draft)
