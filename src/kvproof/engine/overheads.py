@@ -21,7 +21,7 @@ OUTSIDE = ("CUDA context", "KV cache")
 _SHOWN, _SHOWN_SHIFT = 0.0005, 0.01
 """From where on a factor and a shift are worth a word."""
 DEVIATION = 1 / 1.645
-"""Standard deviations in a doubt: budgets' intervals are to hold 90 %, 1.645 to each side."""
+"""A standard deviation, as part of a doubt: intervals are to hold 90 %, 1.645 to each side."""
 TELLING = 0.2
 """What is shared moves another deployment from this part of its standard deviation on."""
 LEARNED = "learned overhead"

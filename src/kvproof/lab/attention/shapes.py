@@ -23,8 +23,8 @@ PHASES = {1: 16384, STREAMS: 65536}
 SPREAD = {F32: 4, BF16: 4, INT8: 1}
 CHUNKS = (32, 256)  # positions whose scores are held at a time: at least, at most
 RUN = 64  # positions whose weights are rounded by the largest of them, for integers (`whole.py`)
-STEP = 4  # stored rows (of keys), or positions (of values), that are taken at a time;
-LONG_STEP = 8  # of int8, whose line takes fewer instructions than a loop's turn
+STEP = 4  # stored rows (of keys), or positions (of values), that are taken at a time
+LONG_STEP = 8  # of int8: of half as much the loop would be half of the instructions
 LARGEST_WHOLE = 512  # positions, or numbers of a group: 512 * 127 * 32767 < 2**31
 
 
