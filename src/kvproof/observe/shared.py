@@ -4,9 +4,10 @@ Each estimated term is in doubt by what its interval says. Part of that doubt be
 and driver and is the same for every model there: a `share` of it, by the term's mechanism, measured
 on published logs (scripts/fit_learned_shares.py). The rest is the model's under its release, ranks
 and batch, and moves only starts of the same deployment. What is small beside the doubt that another
-deployment is left in does not move it (`TELLING` of kvproof.engine.overheads). A start prints the sum of its terms, and some of them alone; what each
-term is then expected to be off by is the conditional mean of that Gaussian model (its variances
-are those of the doubts, so a start shrinks by its own uncertainty).
+deployment is left in does not move it (`TELLING` of kvproof.engine.overheads). A start prints the
+sum of its terms, and some of them alone; what each term is then expected to be off by is the
+conditional mean of that Gaussian model (its variances are those of the doubts, so a start shrinks
+by its own uncertainty).
 
 A start far from its estimate has a cause that it does not name. Beyond its doubt it moves others
 the less the further out it lies, beyond its interval not at all; its own deployment it moves.
